@@ -70,6 +70,7 @@ const (
 	EnrollSite   = "enroll site"
 	RevokeSite   = "revoke site"
 	NewEpoch     = "new epoch" // of a fleet: the hub's state is an older copy
+	TakeBack     = "take back" // changes that the hub's state had lost
 )
 
 // Record is a change, and a line of the file.

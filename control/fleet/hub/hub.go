@@ -176,6 +176,7 @@ func (h *Hub) open() (err error) {
 	}
 	h.nodes.await(all)
 	h.asker = newAsker(h.broker, h.origins)
+	h.publisher.asker = h.asker
 	h.note()
 	return nil
 }

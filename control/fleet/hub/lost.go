@@ -127,6 +127,10 @@ func anotherHub(ahead errAhead) error {
 
 // newEpoch begins an epoch after another one, since the hub's state is an older copy.
 func (p *publisher) newEpoch(ctx context.Context, after uint64, why string) error {
+	back, err := p.recoverLists(ctx)
+	if err != nil {
+		return err
+	}
 	var epoch uint64
 	if err := p.loop.Do(ctx, func() error {
 		defer func() { epoch = p.store.Epoch() }()
@@ -134,7 +138,12 @@ func (p *publisher) newEpoch(ctx context.Context, after uint64, why string) erro
 	}); err != nil {
 		return err
 	}
-	text := fmt.Sprintf("the hub goes on from an older copy of its state: %s. Epoch %d has begun, and all nodes get what the hub has. Changes by commands since that copy was made are lost: make them again. If this state is no copy, another hub with the same keys runs: stop one of them", why, epoch)
+	if back.changes > 0 {
+		if err := p.commitAll(ctx); err != nil {
+			return err
+		}
+	}
+	text := fmt.Sprintf("the hub goes on from an older copy of its state: %s. Epoch %d has begun, and all nodes get what the hub has. %s. If this state is no copy, another hub with the same keys runs: stop one of them", why, epoch, back)
 	p.sayLost(text, why)
 	return nil
 }

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"log/slog"
 	"slices"
 	"strings"
@@ -293,6 +294,23 @@ func (n *nodes) mostHeard() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.most()
+}
+
+// ahead returns the nodes that report a later version of a list, the ones with the latest first, and few of them.
+func (n *nodes) ahead(list string, at wire.Place) (names []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	versions := make(map[string]uint64)
+	for name, one := range n.all {
+		for _, l := range one.status.Lists {
+			if l.Name == list && l.Active.Epoch == at.Epoch && l.Active.Version > at.Version && !one.revoked {
+				versions[name] = l.Active.Version
+				names = append(names, name)
+			}
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(versions[b], versions[a]), cmp.Compare(a, b)) })
+	return names[:min(len(names), 3)]
 }
 
 // most is mostHeard. n.mu is held.

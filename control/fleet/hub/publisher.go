@@ -35,6 +35,7 @@ type publisher struct {
 	dir       stateDir
 	audit     *audit.Log
 	nodes     *nodes
+	asker     *asker
 
 	loop     *loop
 	store    *store.Store // for loop, as lists and releases

@@ -121,24 +121,22 @@ func (d *disk) load(name string, key ed25519.PublicKey) (*state, error) {
 	return s, nil
 }
 
+// counter counts what is read.
+type counter struct {
+	io.Reader
+	n int64
+}
+
+func (c *counter) Read(b []byte) (int, error) {
+	n, err := c.Reader.Read(b)
+	c.n += int64(n)
+	return n, err
+}
+
 func (d *disk) read(r io.Reader, name string, key ed25519.PublicKey) (*state, error) {
-	var begin [len(format) + 4]byte
-	if _, err := io.ReadFull(r, begin[:]); err != nil || string(begin[:len(format)]) != format {
-		return nil, errors.New("no saved list")
-	}
-	n := binary.BigEndian.Uint32(begin[len(format):])
-	if n > maxHead {
-		return nil, fmt.Errorf("a head of %d bytes", n)
-	}
-	head := make([]byte, n+sha256.Size)
-	if _, err := io.ReadFull(r, head); err != nil {
-		return nil, err
-	}
-	if sum := sha256.Sum256(head[:n]); !bytes.Equal(sum[:], head[n:]) {
-		return nil, errors.New("the head's checksum is wrong")
-	}
-	var h wire.Head
-	if err := json.Unmarshal(head[:n], &h); err != nil {
+	counts := &counter{Reader: r}
+	h, err := readHead(counts)
+	if err != nil {
 		return nil, err
 	}
 	if h.List != name {
@@ -152,18 +150,10 @@ func (d *disk) read(r io.Reader, name string, key ed25519.PublicKey) (*state, er
 	if err != nil {
 		return nil, err
 	}
-	d.base, d.loaded = int64(len(begin)+len(head)+h.Size), true
+	d.base, d.loaded = counts.n+int64(h.Size), true
 	for d.length = d.base; ; {
-		var size [4]byte
-		if _, err := io.ReadFull(r, size[:]); err != nil {
-			return s, nil
-		}
-		n := binary.BigEndian.Uint32(size[:])
-		if n > maxDelta {
-			return s, nil
-		}
-		message := make([]byte, n)
-		if _, err := io.ReadFull(r, message); err != nil {
+		message, err := readDelta(r)
+		if err != nil {
 			return s, nil
 		}
 		delta, err := wire.OpenDelta(key, message)
@@ -174,8 +164,78 @@ func (d *disk) read(r io.Reader, name string, key ed25519.PublicKey) (*state, er
 		if err != nil {
 			return s, nil
 		}
-		s, d.length = next, d.length+int64(len(size))+int64(n)
+		s, d.length = next, d.length+4+int64(len(message))
 	}
+}
+
+// later returns the deltas in a file that come after a version, as many as an answer takes. The file may grow
+// meanwhile, or be replaced.
+func later(path string, key ed25519.PublicKey, after wire.Place) (all [][]byte, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	r := bufio.NewReaderSize(f, 1<<20)
+	h, err := readHead(r)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := io.CopyN(io.Discard, r, int64(h.Size)); err != nil {
+		return nil, err
+	}
+	for size := 0; ; {
+		message, err := readDelta(r)
+		if err != nil {
+			return all, nil // the end
+		}
+		d, err := wire.OpenDelta(key, message)
+		if err != nil {
+			return all, nil
+		}
+		if d.Epoch != after.Epoch || d.From < after.Version {
+			continue
+		}
+		if size += len(message); size > wire.MaxAnswer/2 { // as text, it is longer by a third
+			return all, nil
+		}
+		all = append(all, message)
+	}
+}
+
+// readHead reads what a file begins with.
+func readHead(r io.Reader) (h wire.Head, err error) {
+	var begin [len(format) + 4]byte
+	if _, err := io.ReadFull(r, begin[:]); err != nil || string(begin[:len(format)]) != format {
+		return h, errors.New("no saved list")
+	}
+	n := binary.BigEndian.Uint32(begin[len(format):])
+	if n > maxHead {
+		return h, fmt.Errorf("a head of %d bytes", n)
+	}
+	head := make([]byte, n+sha256.Size)
+	if _, err := io.ReadFull(r, head); err != nil {
+		return h, err
+	}
+	if sum := sha256.Sum256(head[:n]); !bytes.Equal(sum[:], head[n:]) {
+		return h, errors.New("the head's checksum is wrong")
+	}
+	return h, json.Unmarshal(head[:n], &h)
+}
+
+// readDelta reads the next delta.
+func readDelta(r io.Reader) ([]byte, error) {
+	var size [4]byte
+	if _, err := io.ReadFull(r, size[:]); err != nil {
+		return nil, err
+	}
+	n := binary.BigEndian.Uint32(size[:])
+	if n > maxDelta {
+		return nil, fmt.Errorf("a delta of %d bytes", n)
+	}
+	message := make([]byte, n)
+	_, err := io.ReadFull(r, message)
+	return message, err
 }
 
 // compact writes the file anew from a state.

@@ -105,8 +105,8 @@ func (s *servers) load() error {
 	return nil
 }
 
-// try protects an address of a name that is about to be tried, and none that was tried before and is
-// nobody's: who answers for the resolver has no key of the hub.
+// try protects an address of a name that is about to be tried, and not the one before, if no connection
+// was made there: who answers for the resolver may have no key of the hub.
 func (s *servers) try(host string, answer []netip.Addr, a netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

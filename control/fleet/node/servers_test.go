@@ -130,7 +130,7 @@ func TestNamedServers(t *testing.T) {
 	is("another enrollment", open("tls://other.example.net:4222"))
 }
 
-// A false DNS names addresses where nobody has a key of the hub: at any moment, the node protects the
+// A false DNS names addresses where no server has a key of the hub: at any moment, the node protects the
 // one that it tries, and none is saved.
 func TestFalseDNS(t *testing.T) {
 	t.Parallel() // it waits a lot

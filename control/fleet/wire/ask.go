@@ -22,6 +22,7 @@ const (
 	AskExplain = "explain" // an [ExplainQuestion]
 	AskHeavy   = "heavy"   // a [HeavyQuestion]
 	AskTrace   = "trace"   // one of package api
+	AskLater   = "later"   // a [LaterQuestion]
 )
 
 // QuestionsSubject matches all that a node is asked.
@@ -74,6 +75,18 @@ func ParseAnswer(text []byte) (json.RawMessage, error) {
 // them. The places of a fleet's own entries are left to the hub.
 type ExplainQuestion struct {
 	Packets string `json:"packets"`
+}
+
+// LaterQuestion asks for what the hub has signed after a version of a list: its own state is an older copy.
+type LaterQuestion struct {
+	List  string `json:"list"`
+	After Place  `json:"after"`
+}
+
+// Later has the deltas that a node has saved, in order, as the hub has signed them. There may be more after the
+// last one.
+type Later struct {
+	Deltas [][]byte `json:"deltas"`
 }
 
 // OriginSubject returns the subject on which a node asks the hub where entries come

@@ -1,0 +1,95 @@
+package hub
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"weir/control/audit"
+	"weir/control/config"
+	fleetnode "weir/control/fleet/node"
+)
+
+// A hub that goes on from an older copy takes the changes since then back from what its nodes have saved, as it had
+// signed them: entries that were added, with the time when they expire, and those that were removed.
+func TestTakeBack(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	f.reserve()
+	f.start("")
+	var all []*fleetnode.Node
+	for i := range 3 {
+		n, err := f.authority.Enroll(fmt.Sprintf("edge-%d", i), nil, []string{"tls://" + f.listen})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, follow(t, fleetnode.Config{Enrollment: n, Directory: t.TempDir()}))
+	}
+	change := func(remove bool, ttl float64, entries ...string) {
+		t.Helper()
+		c := block(entries...)
+		c.Remove, c.TTL = remove, ttl
+		if got, err := f.hub.Change(t.Context(), c); err != nil || !got.Published {
+			t.Fatalf("%+v, %v", got, err)
+		}
+	}
+	change(false, 0, "192.0.2.1", "192.0.2.2")
+	f.stop()
+	for _, dir := range []string{"hub", "broker"} {
+		f.copyOf(dir, "copy-of-"+dir)
+	}
+	f.start("")
+	var since []string
+	for i := range 40 {
+		since = append(since, fmt.Sprintf("10.0.0.%d", i))
+		change(false, 0, since[i])
+	}
+	change(false, 3600, "10.1.0.0/24")
+	change(true, 0, "192.0.2.1")
+	want := f.truth()[config.FleetBlock]
+	for _, n := range all {
+		eventually(t, func() error { return hasAll(listOf(n, config.FleetBlock), append(since, "10.1.0.0/24")) })
+	}
+	f.stop()
+	for _, dir := range []string{"hub", "broker"} {
+		if err := os.RemoveAll(filepath.Join(f.dir, dir)); err != nil {
+			t.Fatal(err)
+		}
+		f.copyOf("copy-of-"+dir, dir)
+	}
+	f.start("")
+	same := func() error {
+		if d := want.Diff(f.truth()[config.FleetBlock]); d.Len() > 0 {
+			return fmt.Errorf("%d entries of the hub are missing, %d too many", d.Add.Len(), d.Remove.Len())
+		}
+		return nil
+	}
+	eventually(t, same)
+	change(false, 0, "10.2.0.1")
+	for _, n := range all {
+		eventually(t, func() error {
+			if listOf(n, config.FleetBlock).Len() != want.Len()+1 {
+				return fmt.Errorf("%s has %d entries", n.Name(), listOf(n, config.FleetBlock).Len())
+			}
+			return hasAll(listOf(n, config.FleetBlock), append(since, "10.1.0.0/24", "192.0.2.2", "10.2.0.1"))
+		})
+	}
+	timed := 0
+	for e := range f.hub.journal.Entries() {
+		if !e.Expires.IsZero() {
+			timed++
+		}
+	}
+	if timed != 1 {
+		t.Errorf("%d entries expire, want the one with a time", timed)
+	}
+	found := false
+	for _, r := range f.hub.Audit(100) {
+		found = found || r.Change == audit.TakeBack && r.Changed == 42 && strings.HasPrefix(r.Reason, "from node edge-")
+	}
+	if !found {
+		t.Errorf("the audit does not say what was taken back: %+v", f.hub.Audit(100))
+	}
+}
