@@ -370,7 +370,7 @@ func TestConnectedTwice(t *testing.T) {
 	own := []string{local(t, c), local(t, d)}
 	eventually(t, func() error { // both are alive
 		for _, c := range []*nats.Conn{c, d} {
-			if err := c.Publish(wire.StatusSubject("n8"), nil); err != nil {
+			if err := c.Publish(wire.StatusSubject("n8"), status(t, wire.Status{})); err != nil {
 				t.Fatal(err)
 			}
 		}
