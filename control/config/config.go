@@ -253,9 +253,6 @@ type Learning struct {
 
 	// The maximum number of elements that get weights; 0 learns nothing.
 	Elements quantity.Count `yaml:"elements" min:"0" max:"1048576"`
-
-	// Has no effect any more: in exact mode no mistake drops a packet.
-	Exact bool `yaml:"exact,omitempty"`
 }
 
 // Notify says who is notified of which events.

@@ -90,7 +90,7 @@ interfaces: [{name: eth0, required: true}]
 keep: false
 state_dir: ""
 api: {socket: ""}
-learning: {exact: true}
+learning: {elements: 100}
 lists:
   a: {required: true, sources: [{file: /x}]}`,
 	"texts": `
@@ -542,8 +542,6 @@ func TestErrors(t *testing.T) {
 			`4:62: trackers[1].interval: 5m is not between 100ms and 1m`,
 			`5:42: trackers[2].limit: 1MB/s counts bytes, but the tracker counts packets`,
 			`5:72: trackers[2].memory: 1KiB is not between 4KiB and 1GiB`}, true},
-		{eth0 + "trackers: [{key: src, rate: 1k/s}]", []string{
-			`2:23: trackers[0].rate: rate is now called threshold (above which a flow is heavy) or limit (what it may have then)`}, false},
 		{eth0 + "fleet: {enroll: /etc/weir/node, max_rate: 5kpps, max_age: 0.5s}\n", []string{
 			`2:43: fleet.max_rate: 5kpps: want bits or bytes, as in 2Mbit/s`, `2:59: fleet.max_age: 500ms is not between 1s and 30d`}, true},
 		{eth0 + "digest: {rate: 0/s}", []string{`2:16: digest.rate: want more than 0`}, true},
@@ -763,8 +761,6 @@ func TestTrackers(t *testing.T) {
 		{"key=flow/3"},
 		{"key=src", "action=block", "duration=31d"},
 		{"key=src", "memory=1TiB"},
-		{"key=src", "rate=1kpps"},
-		{"key=src", "for=10s"},
 		{"unit=bytes"},
 	} {
 		spec, onLine := tracker.Parse(strings.Join(fields, ","))

@@ -443,10 +443,6 @@ func (d *decoder) structure(n ast.Node, v reflect.Value, path string) {
 					names = append(names, f.name)
 				}
 			}
-			if r, ok := reflect.TypeAssert[interface{ Renamed(name string) string }](v); ok && r.Renamed(name) != "" {
-				d.failf(below, "%s is now called %s", name, r.Renamed(name))
-				continue
-			}
 			if _, mapping := e.value.(*ast.MappingNode); mapping && above != "" && slices.Contains(there, above) && quantity.Nearest(name, names) == "" {
 				d.failf(below, "unknown key %q: indent it further if it belongs to %s", name, above)
 				continue

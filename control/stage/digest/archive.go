@@ -86,8 +86,7 @@ const (
 // leftOver reports whether a file was left over by a process that was killed while it
 // wrote a slice.
 func leftOver(name string) bool {
-	const formerly = ".tmp"
-	return strings.HasSuffix(name, suffix+".new") || strings.HasSuffix(name, suffix+formerly)
+	return strings.HasSuffix(name, suffix+".new")
 }
 
 // OpenArchive opens the archive in a directory, which is created if needed.

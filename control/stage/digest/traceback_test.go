@@ -112,7 +112,7 @@ func TestArchive(t *testing.T) {
 
 	// A foreign file, and a leftover of a killed process.
 	os.WriteFile(filepath.Join(c.Dir, "readme.txt"), nil, 0o600)
-	leftovers := []string{files[0] + ".new", files[0] + ".tmp"}
+	leftovers := []string{files[0] + ".new"}
 	for _, path := range leftovers {
 		os.WriteFile(path, nil, 0o600)
 	}

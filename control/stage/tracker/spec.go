@@ -229,15 +229,6 @@ func (s *Spec) fields() []field {
 	}
 }
 
-// Renamed returns what to write for a field's name of earlier versions, or "".
-func (Spec) Renamed(name string) string {
-	return map[string]string{
-		"rate":  "threshold (above which a flow is heavy) or limit (what it may have then)",
-		"share": "threshold, as in threshold=1%",
-		"for":   "duration",
-	}[name]
-}
-
 // Parse reads a tracker as the command line has it, such as
 // "key=src,threshold=50kpps,action=limit,limit=1kpps,duration=1m", and validates it.
 func Parse(text string) (Spec, error) {
@@ -284,9 +275,6 @@ func (s *Spec) parse(text string, fields []field) error {
 		}
 		i := slices.IndexFunc(fields, func(f field) bool { return f.name == name })
 		if i < 0 {
-			if now := s.Renamed(name); now != "" {
-				return fmt.Errorf("%s is now called %s", name, now)
-			}
 			var names []string
 			for _, f := range fields {
 				names = append(names, f.name)
