@@ -27,7 +27,7 @@ type selection struct {
 func newFleetStatus() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Show what is wrong in a fleet, and how many nodes enforce which lists",
+		Short: "Show what is wrong in a fleet, and how many nodes enforce",
 		Long: `Shows in at most ten lines the problems of a fleet, how many of its nodes are
 current, behind a version, stale (without news from the hub), silent, unseen
 since the hub started, or revoked, how many enforce what their lists have, and
