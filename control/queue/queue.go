@@ -79,7 +79,7 @@ type file struct {
 	Note   *api.AuditRecord `json:"note,omitempty"`
 }
 
-// moment is when a command was given, by clocks that nobody sets.
+// moment is when a command was given, by clocks that cannot be set.
 type moment struct {
 	Boot   string        `json:"boot"`
 	Ran    time.Duration `json:"ran_ns"`       // of the host since its boot
@@ -93,7 +93,7 @@ func momentOf(t time.Time) moment {
 }
 
 // wall returns the time of a moment by the wall clock as it is set now, where that differs from t, which is how
-// it was set then. After another boot, nobody knows how long that ago is unless both are right: the command was
+// it was set then. After another boot, how long ago that is remains unknown unless both are right: the command was
 // given now.
 func (m moment) wall(t time.Time) time.Time {
 	wall := time.Now()
