@@ -233,13 +233,5 @@ func (c *confirmation) check(active *config.Config, log *slog.Logger) error {
 	if u == nil {
 		return nil
 	}
-	path := rollback.Path(u.previous.Config)
-	if !missing(path) {
-		return nil
-	}
-	log.Error("a state file was removed while weir ran: it is written anew", "file", path)
-	if err := rollback.Save(u.previous.Config, active); err != nil {
-		return fmt.Errorf("the configuration to return to: %w", err)
-	}
-	return nil
+	return restoreDecisions(rollback.Path(u.previous.Config), "the configuration to return to", func() error { return rollback.Save(u.previous.Config, active) }, log)
 }

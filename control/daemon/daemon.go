@@ -160,7 +160,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if err := d.journal.Apply(d.journal.Expired(time.Now())); err != nil {
 		o.Log.Error("expired entries could not be removed from the journal: " + err.Error())
 	}
-	d.monitor.manual = loadMonitor(monitorPath(c), d.clock, time.Now(), o.Log)
+	d.monitor.manual = loadMonitor(statePath(c, monitorFile), d.clock, time.Now(), o.Log)
 	d.trials.Load()
 	d.policing.load(c, time.Now())
 	if err = d.start(ctx, c); err == nil && !rolledBack && !missing(rollback.Path(c)) {
@@ -205,7 +205,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.monitor = override{clock: d.clock, loop: d.loop, active: d.active, audit: d.audit, note: d.note, log: o.Log}
 	d.policing = policing{clock: d.clock, loop: d.loop, active: d.active, antiLockout: &d.antiLockout, reloads: &d.reloads.confirmation, audit: d.audit, activate: d.restage, note: d.note, log: o.Log}
 	d.trials = trials{loop: d.loop, active: d.active, antiLockout: &d.antiLockout, collateral: d.observers.collateral, reloads: &d.reloads.confirmation, audit: d.audit, reassemble: d.reassemble, note: d.note}
-	d.trials.Keeper = trial.Keeper{Owner: &d.trials, Clock: d.clock, Path: trialPath(c), Log: o.Log}
+	d.trials.Keeper = trial.Keeper{Owner: &d.trials, Clock: d.clock, Path: statePath(c, trial.File), Log: o.Log}
 	d.builder = builder{
 		loop: d.loop, active: d.active, observers: &d.observers, monitor: &d.monitor, rehearsals: d.fleet.rehearsals, queue: d.changes.queued,
 		version: o.Version, log: o.Log,

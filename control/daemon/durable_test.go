@@ -33,7 +33,7 @@ func TestDurableFiles(t *testing.T) {
 			Read: func(_ *testing.T, dir string, _ int) (string, error) {
 				c := config.Default()
 				c.StateDir = config.Path(dir)
-				if loadMonitor(monitorPath(c), nil, time.Unix(2, 0), log) != nil {
+				if loadMonitor(statePath(c, monitorFile), nil, time.Unix(2, 0), log) != nil {
 					return "on", nil
 				}
 				return "off", nil

@@ -2,20 +2,15 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"time"
 
 	"weir/control/api"
 	"weir/control/audit"
 	"weir/control/clock"
 	"weir/control/config"
-	"weir/control/durable"
 )
 
 // override is manual monitor mode. SetMonitor is safe for concurrent use; all else is for Run's
@@ -35,42 +30,20 @@ type override struct {
 // crash: it is there during manual monitor mode.
 const monitorFile = "monitor.json"
 
-func monitorPath(c *config.Config) string {
-	if c.StateDir == "" {
-		return ""
-	}
-	return filepath.Join(string(c.StateDir), monitorFile)
-}
-
 // loadMonitor returns manual monitor mode as it was saved, nil if it is off or
 // has ended meanwhile.
 func loadMonitor(path string, by *clock.Clock, now time.Time, log *slog.Logger) *api.MonitorOverride {
-	if path == "" {
-		return nil
-	}
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	o := new(api.MonitorOverride)
-	if err == nil {
-		err = json.Unmarshal(text, o)
-	}
-	if err != nil {
-		log.Error("whether monitor mode was switched on manually is unknown, the configuration decides: "+err.Error(), "file", path)
+	if !loadDecisions(path, o, "whether monitor mode was switched on manually", log) {
 		return nil
 	}
 	o.Since, o.Until = by.Wall(o.Since), clock.Optional(by.Wall, o.Until)
-	if expired(o, now) {
+	if over(o.Until, now) {
 		log.Info("manual monitor mode has ended while weir did not run", "by", o.Who(), "until", o.Until)
 		return nil
 	}
 	log.Warn("monitor mode was switched on manually: nothing is dropped", "by", o.Who(), "since", o.Since, "until", untilText(o))
 	return o
-}
-
-func expired(o *api.MonitorOverride, now time.Time) bool {
-	return o != nil && o.Until != nil && !o.Until.After(now)
 }
 
 func untilText(o *api.MonitorOverride) string {
@@ -82,20 +55,13 @@ func untilText(o *api.MonitorOverride) string {
 
 // save saves manual monitor mode with steady times, nil for off.
 func (m *override) save(o *api.MonitorOverride) error {
-	path := monitorPath(m.active.prepared.Config)
-	if path == "" {
-		return nil
-	}
+	path := statePath(m.active.prepared.Config, monitorFile)
 	if o == nil {
-		return durable.Remove(path)
+		return forgetDecisions(path)
 	}
 	saved := *o
 	saved.Since, saved.Until = m.clock.Steady(o.Since), clock.Optional(m.clock.Steady, o.Until)
-	text, err := json.Marshal(saved)
-	if err != nil {
-		return err
-	}
-	return durable.WriteFile(path, append(text, '\n'))
+	return saveDecisions(path, saved)
 }
 
 // shown returns a time by the wall clock as it is set now, nil for nil.
@@ -185,7 +151,7 @@ func (m *override) monitors(c *config.Config) bool { return c.Monitor || m.manua
 // end ends manual monitor mode once its time is over.
 func (m *override) end(now time.Time) error {
 	before := m.manual
-	if !expired(before, now) {
+	if before == nil || !over(before.Until, now) {
 		return nil
 	}
 	m.manual = nil
@@ -202,13 +168,8 @@ func (m *override) end(now time.Time) error {
 
 // check saves manual monitor mode again where its file is missing.
 func (m *override) check() error {
-	path := monitorPath(m.active.prepared.Config)
-	if m.manual == nil || !missing(path) {
+	if m.manual == nil {
 		return nil
 	}
-	m.log.Error("a state file was removed while weir ran: it is written anew", "file", path)
-	if err := m.save(m.manual); err != nil {
-		return fmt.Errorf("monitor mode: %w", err)
-	}
-	return nil
+	return restoreDecisions(statePath(m.active.prepared.Config, monitorFile), "monitor mode", func() error { return m.save(m.manual) }, m.log)
 }

@@ -94,7 +94,7 @@ func TestMonitorOverride(t *testing.T) {
 	if err != nil || !strings.Contains(string(text), `"change":"monitor on"`) || !strings.Contains(string(text), `"change":"monitor off"`) {
 		t.Errorf("the audit is %s, %v", text, err)
 	}
-	if _, err := os.Stat(monitorPath(&r.c)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(statePath(&r.c, monitorFile)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("monitor mode would come back: %v", err)
 	}
 
@@ -151,8 +151,8 @@ func TestMonitorOutlastsDaemon(t *testing.T) {
 	if d = begin(t, r); d.readings.Status().Monitor {
 		t.Error("it has not ended while no daemon ran")
 	}
-	write(t, monitorPath(&r.c), `{"since": "2026`)
-	if got := loadMonitor(monitorPath(&r.c), nil, time.Now(), slog.New(slog.DiscardHandler)); got != nil {
+	write(t, statePath(&r.c, monitorFile), `{"since": "2026`)
+	if got := loadMonitor(statePath(&r.c, monitorFile), nil, time.Now(), slog.New(slog.DiscardHandler)); got != nil {
 		t.Errorf("a torn file is read as %+v", got)
 	}
 }
@@ -189,7 +189,7 @@ func TestMonitorOutlastsTheClock(t *testing.T) {
 			}
 			o = begun()
 			ends := func() (all []*time.Time) {
-				if o := loadMonitor(monitorPath(c), o.clock, m.Now(), log); o != nil {
+				if o := loadMonitor(statePath(c, monitorFile), o.clock, m.Now(), log); o != nil {
 					all = append(all, o.Until)
 				}
 				limits = policing{clock: o.clock, active: o.active, log: log}
@@ -220,7 +220,7 @@ func TestMonitorUnsaved(t *testing.T) {
 	r := configure(t, lab.New(t).B)
 	r.c.StateDir = config.Path(t.TempDir())
 	d := begin(t, r)
-	if err := os.Mkdir(monitorPath(&r.c)+".new", 0o700); err != nil {
+	if err := os.Mkdir(statePath(&r.c, monitorFile)+".new", 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if m := setMonitor(t, d, true, 0); !m.Monitor || m.Unsaved == "" {

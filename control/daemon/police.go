@@ -3,13 +3,9 @@ package daemon
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -17,7 +13,6 @@ import (
 	"weir/control/audit"
 	"weir/control/clock"
 	"weir/control/config"
-	"weir/control/durable"
 	"weir/control/quantity"
 	"weir/control/stages"
 	"weir/loader/netif"
@@ -47,13 +42,6 @@ type policing struct {
 // limits an interface.
 const policeFile = "police.json"
 
-func policePath(c *config.Config) string {
-	if c.StateDir == "" {
-		return ""
-	}
-	return filepath.Join(string(c.StateDir), policeFile)
-}
-
 // savedPolicing is the contents of the file, with steady times.
 type savedPolicing struct {
 	Interfaces []api.PoliceOverride `json:"interfaces"`
@@ -61,25 +49,13 @@ type savedPolicing struct {
 
 // load reads the limits that were saved, but for those that have ended meanwhile.
 func (p *policing) load(c *config.Config, now time.Time) {
-	path := policePath(c)
-	if path == "" {
-		return
-	}
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return
-	}
 	var s savedPolicing
-	if err == nil {
-		err = json.Unmarshal(text, &s)
-	}
-	if err != nil {
-		p.log.Error("which interfaces commands have limited is unknown, the configuration decides: "+err.Error(), "file", path)
+	if !loadDecisions(statePath(c, policeFile), &s, "which interfaces commands have limited", p.log) {
 		return
 	}
 	for _, o := range s.Interfaces {
 		o.Since, o.Until = p.clock.Wall(o.Since), clock.Optional(p.clock.Wall, o.Until)
-		if ended(o, now) {
+		if over(o.Until, now) {
 			p.log.Info("the limit of an interface has ended while weir did not run", "interface", targetOf(o).String(), "by", o.By)
 			continue
 		}
@@ -90,29 +66,20 @@ func (p *policing) load(c *config.Config, now time.Time) {
 
 // save makes limits durable.
 func (p *policing) save(set []api.PoliceOverride) error {
-	path := policePath(p.active.prepared.Config)
-	if path == "" {
-		return nil
-	}
+	path := statePath(p.active.prepared.Config, policeFile)
 	if len(set) == 0 {
-		return durable.Remove(path)
+		return forgetDecisions(path)
 	}
 	s := savedPolicing{slices.Clone(set)}
 	for n, o := range set {
 		s.Interfaces[n].Since, s.Interfaces[n].Until = p.clock.Steady(o.Since), clock.Optional(p.clock.Steady, o.Until)
 	}
-	text, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	return durable.WriteFile(path, append(text, '\n'))
+	return saveDecisions(path, s)
 }
 
 func targetOf(o api.PoliceOverride) netif.Target {
 	return netif.Target{Netns: o.Netns, Iface: o.Interface}
 }
-
-func ended(o api.PoliceOverride, now time.Time) bool { return o.Until != nil && !now.Before(*o.Until) }
 
 // rates returns the limits that a configuration can have.
 func (p *policing) rates(c *config.Config) map[netif.Target]quantity.Rate {
@@ -203,15 +170,15 @@ func (p *policing) may(t netif.Target, c api.PoliceChange, o *api.PoliceOverride
 
 // end ends the limits whose time is over. While a reload is to be confirmed, they stay.
 func (p *policing) end(now time.Time) error {
-	over := slices.DeleteFunc(slices.Clone(p.set), func(o api.PoliceOverride) bool { return !ended(o, now) })
+	past := slices.DeleteFunc(slices.Clone(p.set), func(o api.PoliceOverride) bool { return !over(o.Until, now) })
 	switch {
-	case len(over) == 0 || p.reloads.unconfirmed != nil:
+	case len(past) == 0 || p.reloads.unconfirmed != nil:
 		return nil
 	case now.Before(p.retry):
 		return p.failed
 	}
 	before := p.set
-	p.set = slices.DeleteFunc(slices.Clone(p.set), func(o api.PoliceOverride) bool { return ended(o, now) })
+	p.set = slices.DeleteFunc(slices.Clone(p.set), func(o api.PoliceOverride) bool { return over(o.Until, now) })
 	if err := p.activate(); err != nil {
 		p.set, p.retry = before, now.Add(retryInterval)
 		p.failed = fmt.Errorf("the limit of an interface is over, and could not be ended, retrying in %v: %w", retryInterval, err)
@@ -222,7 +189,7 @@ func (p *policing) end(now time.Time) error {
 	if err := p.save(p.set); err != nil { // a start ignores what has ended
 		p.log.Error(err.Error())
 	}
-	for _, o := range over {
+	for _, o := range past {
 		p.audit.Record(audit.Record{Change: audit.PoliceOff, Interface: targetOf(o).String(), Changed: 1, Source: "expiry"})
 	}
 	return nil
@@ -254,15 +221,10 @@ func (p *policing) follow() (lines []string) {
 
 // check saves the limits again where their file is missing.
 func (p *policing) check() error {
-	path := policePath(p.active.prepared.Config)
-	if len(p.set) == 0 || !missing(path) {
+	if len(p.set) == 0 {
 		return nil
 	}
-	p.log.Error("a state file was removed while weir ran: it is written anew", "file", path)
-	if err := p.save(p.set); err != nil {
-		return fmt.Errorf("limits of interfaces: %w", err)
-	}
-	return nil
+	return restoreDecisions(statePath(p.active.prepared.Config, policeFile), "limits of interfaces", func() error { return p.save(p.set) }, p.log)
 }
 
 // restage activates the configuration again, with the limits that commands have set.

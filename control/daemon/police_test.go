@@ -74,7 +74,7 @@ func TestPoliceFollowsConfiguration(t *testing.T) {
 	r := configure(t, l.A, l.B)
 	r.c.StateDir = config.Path(t.TempDir())
 	d := begin(t, r)
-	if err := os.Mkdir(policePath(&r.c)+".new", 0o700); err != nil {
+	if err := os.Mkdir(statePath(&r.c, policeFile)+".new", 0o700); err != nil {
 		t.Fatal(err)
 	}
 	limit := api.PoliceChange{Interface: l.B.Iface, Netns: l.B.Netns, Rate: "2Mbit/s"}
@@ -89,7 +89,7 @@ func TestPoliceFollowsConfiguration(t *testing.T) {
 		}
 		return names
 	}
-	if err := os.Remove(policePath(&r.c) + ".new"); err != nil {
+	if err := os.Remove(statePath(&r.c, policeFile) + ".new"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := d.policing.SetPolice(t.Context(), limit); err != nil {
@@ -112,7 +112,7 @@ func TestPoliceFollowsConfiguration(t *testing.T) {
 	if s := d.readings.Status(); len(s.Policed) != 0 {
 		t.Errorf("%+v", s.Policed)
 	}
-	if _, err := os.Stat(policePath(&r.c)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(statePath(&r.c, policeFile)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the limit would come back: %v", err)
 	}
 }

@@ -37,7 +37,7 @@ func Prepare(ctx context.Context, c *config.Config, log *slog.Logger, progress *
 	if err != nil {
 		return nil, err
 	}
-	p, err := ruleset.Read(ctx, c, ruleset.Options{Log: log, Journal: j, ReadOnly: true, Progress: progress, Shared: &member.Member{Node: n}, Trials: trial.Load(trialPath(c), by, log)})
+	p, err := ruleset.Read(ctx, c, ruleset.Options{Log: log, Journal: j, ReadOnly: true, Progress: progress, Shared: &member.Member{Node: n}, Trials: trial.Load(statePath(c, trial.File), by, log)})
 	if err == nil && p.Unopened != nil {
 		return nil, p.Unopened
 	}

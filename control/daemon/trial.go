@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -36,13 +35,6 @@ type trials struct {
 	note        func()       // publishes the state
 }
 
-func trialPath(c *config.Config) string {
-	if c.StateDir == "" {
-		return ""
-	}
-	return filepath.Join(string(c.StateDir), trial.File)
-}
-
 // Trial implements [trial.Owner].
 func (s *trials) Trial(list string) (t *api.Trial, ok bool) {
 	l := s.active.prepared.List(list)
@@ -54,14 +46,10 @@ func (s *trials) Trial(list string) (t *api.Trial, ok bool) {
 
 // check saves what commands have decided again where the file is missing.
 func (s *trials) check() error {
-	if len(s.Decided()) == 0 || !missing(s.Path) {
+	if len(s.Decided()) == 0 {
 		return nil
 	}
-	s.Log.Error("a state file was removed while weir ran: it is written anew", "file", s.Path)
-	if err := s.Save(); err != nil {
-		return fmt.Errorf("lists on trial: %w", err)
-	}
-	return nil
+	return restoreDecisions(s.Path, "lists on trial", s.Save, s.Log)
 }
 
 // Enforce implements [server.Enforcer].
