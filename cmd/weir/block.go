@@ -237,19 +237,19 @@ func readEntries(in io.Reader, report io.Writer) (entries given, err error) {
 
 // printChanged prints what a change has done. program is weir, or weir fleet.
 func printChanged(out io.Writer, program string, asked api.Change, c *api.Changed) {
-	verb, n, unchanged := "blocked in", c.Added, "there already"
+	verb, where, n, unchanged := "blocked", "in", c.Added, "there already"
 	switch {
 	case asked.Remove:
-		verb, n, unchanged = "removed from", c.Removed, "not there"
+		verb, where, n, unchanged = "removed", "from", c.Removed, "not there"
 	case asked.Action == api.Allow:
-		verb = "allowed in"
+		verb = "allowed"
 	}
 	count := func(n int) string { return humanize.Comma(int64(n)) }
 	if c.Queued {
-		fmt.Fprintf(out, "queued for list %s: %s; nothing has changed yet: the daemon makes it when it starts or answers again\n", c.List, count(len(asked.Entries)))
+		fmt.Fprintf(out, "queued for list %s: %s; not %s yet: the daemon makes the change when it starts or answers again\n", c.List, count(len(asked.Entries)), verb)
 		return
 	}
-	fmt.Fprintf(out, "%s list %s: %s", verb, c.List, count(n))
+	fmt.Fprintf(out, "%s %s list %s: %s", verb, where, c.List, count(n))
 	if c.Unchanged > 0 {
 		fmt.Fprintf(out, "; %s: %s", unchanged, count(c.Unchanged))
 	}

@@ -50,9 +50,12 @@ func TestChangesWaitAfterABoot(t *testing.T) {
 	if err := os.Mkdir(state, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range [][]string{{"block", "--ttl", "1h", "192.0.2.1"}, {"unallow", "192.0.2.1"}} {
-		if out, code := run(c...); code != exitOK || !strings.HasPrefix(out, "queued for list manual") || !strings.Contains(out, "; nothing has changed yet: ") {
-			t.Errorf("%q: exit code %d, %s", c, code, out)
+	for _, c := range []struct {
+		args []string
+		want string
+	}{{[]string{"block", "--ttl", "1h", "192.0.2.1"}, "; not blocked yet: "}, {[]string{"unallow", "192.0.2.1"}, "; not removed yet: "}} {
+		if out, code := run(c.args...); code != exitOK || !strings.HasPrefix(out, "queued for list manual") || !strings.Contains(out, c.want) {
+			t.Errorf("%q: exit code %d, %s", c.args, code, out)
 		}
 	}
 	if names, err := queue.In(state).Waiting(); err != nil || len(names) != 2 {
