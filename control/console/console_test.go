@@ -1113,6 +1113,12 @@ func TestSessionsSurvive(t *testing.T) {
 	}
 	late := again()
 	b = late.open(false)
+	s.clock = late.clock.Add(-24 * time.Hour) // it was ahead when the session began
+	for _, one := range again().sessions.all {
+		if left := one.expires.Sub(s.clock); left != sessionTime {
+			t.Errorf("a session has %v left, want %v", left, sessionTime)
+		}
+	}
 	s.clock = late.clock.Add(sessionTime)
 	if next := again(); len(next.sessions.all) != 0 {
 		t.Errorf("%d sessions", len(next.sessions.all))

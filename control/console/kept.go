@@ -55,7 +55,11 @@ func (c *Console) Keep(dir string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	latest := s.now().Add(sessionTime) // the clock may have been ahead
 	for _, k := range all {
+		if k.Expires.After(latest) {
+			k.Expires = latest
+		}
 		one := &session{ConsoleRequest: api.ConsoleRequest{ReadOnly: k.ReadOnly, SSH: k.SSH, UID: k.UID, Client: k.Client, Process: k.Process}, id: k.ID, form: k.Form, expires: k.Expires}
 		if len(k.Cookie) != len(one.cookie) || k.ID == "" || k.Form == "" || !s.now().Before(k.Expires) || len(s.all) == maxSessions {
 			continue
