@@ -2,8 +2,10 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -316,5 +318,25 @@ func TestScrub(t *testing.T) {
 		if got := Scrub(text); got != want {
 			t.Errorf("%s\n got %s\nwant %s", text, got, want)
 		}
+	}
+}
+
+// In a container with a /sys of its own, no command mounts a BPF file system where its directory is not there.
+func TestBPFFSInContainer(t *testing.T) {
+	lab.Root(t)
+	found := make(chan []Finding)
+	go func() {
+		defer close(found)
+		runtime.LockOSThread() // never unlocked: the thread ends with its goroutine
+		if err := errors.Join(unix.Unshare(unix.CLONE_NEWNS|unix.CLONE_FS), unix.Mount("", "/", "none", unix.MS_PRIVATE|unix.MS_REC, ""),
+			unix.Mount("none", "/sys", "tmpfs", 0, "")); err != nil {
+			t.Error(err)
+			return
+		}
+		found <- checkBPFFS(&Subject{Pins: "/sys/fs/bpf/weir"})
+	}()
+	all := <-found
+	if len(all) != 1 || all[0].Level != Problem || !strings.Contains(all[0].Text, "container") || strings.Contains(all[0].Run, "/sys") {
+		t.Errorf("%+v", all)
 	}
 }

@@ -201,6 +201,10 @@ func checkBPFFS(s *Subject) []Finding {
 	}
 	at, mounted, err := bpffs.CheckPlace(string(s.Pins))
 	switch {
+	case errors.Is(err, bpffs.ErrNoBPFFS) && strings.HasPrefix(string(s.Pins)+"/", bpffs.Mount+"/") && !bpffs.Exists(bpffs.Mount):
+		return []Finding{finding(Problem, "%[1]s is not there, as in a container that has its own /sys: have it mount that of the host, "+
+			"as with -v %[1]s:%[1]s, or set `pins: /run/bpf/weir`; programs that are pinned nowhere end with the daemon", bpffs.Mount).
+			thatRuns("mkdir -p /run/bpf && mount -t bpf bpf /run/bpf")}
 	case errors.Is(err, bpffs.ErrNoBPFFS) && strings.HasPrefix(string(s.Pins)+"/", bpffs.Mount+"/"):
 		return []Finding{finding(Problem, "no BPF file system is at %s, where programs are pinned: filtering would end with the daemon", bpffs.Mount).
 			thatRuns("mount -t bpf bpf %s", bpffs.Mount)}
