@@ -707,12 +707,10 @@ func (v *view) answer(m *markup) {
 	if v.Answer == nil {
 		return
 	}
-	dropped := false
+	v.changeAsked(m, slices.ContainsFunc(v.Answer.Answers, func(a api.Answer) bool { return a.Verdict == api.VerdictDrop }))
 	for _, a := range v.Answer.Answers {
 		v.explanation(m, &a)
-		dropped = dropped || a.Verdict == api.VerdictDrop
 	}
-	v.changeAsked(m, dropped)
 }
 
 // changeAsked writes a button that blocks what was asked for, or allows what is dropped.
