@@ -402,7 +402,7 @@ func TestErrors(t *testing.T) {
 		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, enforce, ports, protocols, interfaces, vlans, prefix6, aggregate, ttl, required, anti_lockout, exclude_private, feed, format, lenient, ignore_ports, sources, entries, interval, jitter, max_bad, max_shrink or max_growth`}, false},
 		{eth0 + "lists:\n  a: {}\n  b: {}\n  a: {}\n", []string{`5:3: lists.a: duplicate key, first in line 3`}, false},
 		{eth0 + "lists:\n  a:\n    entries: [192.0.2.1, 192.0.2.1/24, '# none', 192.0.2.1, \"192.0.2.2\\n192.0.2.3\"]\n", []string{
-			`4:26: lists.a.entries[1]: "192.0.2.1/24": host bits set beyond /24: write 192.0.2.0/24, or set lenient`,
+			`4:26: lists.a.entries[1]: "192.0.2.1/24": host bits set beyond /24: write 192.0.2.0/24 or 192.0.2.1, or set lenient`,
 			`4:40: lists.a.entries[2]: "# none": no entry`,
 			`4:50: lists.a.entries[3]: the same as entries[0]`,
 			`4:61: lists.a.entries[4]: "192.0.2.2\n192.0.2.3" has several lines: write each as an entry of its own`}, true},

@@ -89,7 +89,7 @@ func TestFormats(t *testing.T) {
 		{"csv by number with header", Format{Kind: CSV, Column: "1"}, "ipv4\n192.0.2.1\n", "192.0.2.1", ""},
 		{"csv by number with an address instead of a header", Format{Kind: CSV, Column: "1"}, "192.0.2.256\nfe80::x\n192.0.2.1", "192.0.2.1",
 			"1: not an address: IPv4 field has value >255; 2: not an address: each colon-separated field must have at least one digit (at …"},
-		{"csv with a bad first line", Format{Kind: CSV, Column: "1"}, "192.0.2.7/24\n192.0.2.1\n", "192.0.2.1", "1: host bits set beyond /24: write 192.0.2.0/24, or set lenient"},
+		{"csv with a bad first line", Format{Kind: CSV, Column: "1"}, "192.0.2.7/24\n192.0.2.1\n", "192.0.2.1", "1: host bits set beyond /24: write 192.0.2.0/24 or 192.0.2.7, or set lenient"},
 		{"csv comments and quotes", Format{Kind: CSV, Column: "2"}, "# \"first seen\",\"ip\"\n\"2026-01-02 03:04\",\"192.0.2.1\",\"a, b\"\n", "192.0.2.1", ""},
 		{"csv ranges", Format{Kind: CSV, Column: "1", LastColumn: "2"}, "192.0.2.4,192.0.2.7,x\n", "192.0.2.4/30", ""},
 		{"csv ranges by name", Format{Kind: CSV, Column: "from", LastColumn: "to", Separator: ';'}, "to;from\n192.0.2.7;192.0.2.4\n", "192.0.2.4/30", ""},
@@ -123,7 +123,7 @@ func TestFormats(t *testing.T) {
 
 		{"spamhaus", Format{Kind: Spamhaus}, "{\"cidr\":\"192.0.2.0/24\",\"sblid\":\"SBL1\"}\n{\"cidr\":\"2001:db8::/32\"}\n{\"type\":\"metadata\",\"records\":2}\n", "192.0.2.0/24 2001:db8::/32", ""},
 		{"spamhaus bad lines", Format{Kind: Spamhaus}, "{\"cidr\":\"192.0.2.1/24\"}\nx\n{\"sblid\":\"SBL1\"}\n{\"type\":\"metadata\"}", "",
-			"1: host bits set beyond /24: write 192.0.2.0/24, or set lenient; 2: invalid character 'x' looking for beginning of value; 3: no address"},
+			"1: host bits set beyond /24: write 192.0.2.0/24 or 192.0.2.1, or set lenient; 2: invalid character 'x' looking for beginning of value; 3: no address"},
 
 		{"nft set", nft("block4"), string(ruleset), "192.0.2.1 192.0.2.16/28 198.51.100.5 198.51.100.6/31 198.51.100.8/29 198.51.100.16/28 198.51.100.32/27 198.51.100.64/28 198.51.100.80 203.0.113.7", ""},
 		{"nft sets", nft("empty", "block6"), string(ruleset), "2001:db8::/32 2001:db9::1 2001:dba::5 2001:dba::6/127 2001:dba::8/127", ""},

@@ -454,7 +454,7 @@ func (p *parser) prefix(s string) (netip.Prefix, error) {
 	case p.lenient:
 		pre = masked
 	default:
-		return netip.Prefix{}, fmt.Errorf("host bits set beyond /%d: write %v, or set lenient", ones, masked)
+		return netip.Prefix{}, fmt.Errorf("host bits set beyond /%d: write %v or %v, or set lenient", ones, masked, a)
 	}
 	if a.Is4In6() && ones > 96 {
 		pre = netip.PrefixFrom(pre.Addr().Unmap(), ones-96)

@@ -423,7 +423,7 @@ func TestBadLines(t *testing.T) {
 
 func TestLineErrorText(t *testing.T) {
 	_, r, _ := Parse("feed.txt", strings.NewReader("1.1.1.1\n1.2.3.4/8 remark\n"), Options{MaxBad: 1})
-	const want = `feed.txt:2: host bits set beyond /8: write 1.0.0.0/8, or set lenient: "1.2.3.4/8 remark"`
+	const want = `feed.txt:2: host bits set beyond /8: write 1.0.0.0/8 or 1.2.3.4, or set lenient: "1.2.3.4/8 remark"`
 	if len(r.Errors) != 1 || r.Errors[0].Error() != want {
 		t.Errorf("got %v, want %s", r.Errors, want)
 	}
