@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,7 +42,8 @@ func TestStoppedInUpdate(t *testing.T) {
 		t.Cleanup(d.kill)
 		line := d.await(0, "filtering")
 		began := d.processorTime()
-		h.write("large.txt", texts[i%2])
+		// With a line of its own: what the last daemon had saved may be the other text, and it would not be an update.
+		h.write("large.txt", append(slices.Clip(texts[i%2]), address(feedBlock+2, i).String()+"\n"...))
 		if i == 0 {
 			d.await(line, "list updated")
 			whole = d.processorTime() - began
