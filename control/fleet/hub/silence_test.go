@@ -234,7 +234,7 @@ func TestPartition(t *testing.T) {
 	}
 	total := 0
 	var acknowledged []string
-	for round := range long.Or(3, 20) {
+	for round := range long.Rounds(1, 3, 20) {
 		i := round % 3
 		for j := range 3 {
 			if j != i {
