@@ -204,7 +204,7 @@ func printFleetSummary(out io.Writer, f *api.HubStatus) {
 	living, enforcing := 0, 0
 	for _, n := range f.Nodes {
 		named[n.State] = append(named[n.State], n.Name)
-		if n.State == api.NodeCurrent || n.State == api.NodeBehind || n.State == api.NodeStale {
+		if api.Reports(n.State) {
 			living++
 			if n.NotEnforcing == "" {
 				enforcing++

@@ -117,6 +117,11 @@ const (
 	NodeRevoked = "revoked"
 )
 
+// Reports reports whether the last report of a node in a state still holds.
+func Reports(state string) bool {
+	return state == NodeCurrent || state == NodeBehind || state == NodeStale
+}
+
 // FleetNode is a node of a fleet.
 type FleetNode struct {
 	Name    string      `json:"node"`

@@ -131,7 +131,7 @@ func (n *nodes) measure(s *metrics.HubSnapshot, known *noted, maxAge time.Durati
 		from := n.all[name]
 		state := from.stateOf(m, known.wanted, maxAge, now)
 		s.Nodes[state]++
-		if reports(state) && from.status.NotEnforcing() != "" {
+		if api.Reports(state) && from.status.NotEnforcing() != "" {
 			s.NotEnforcing++
 		}
 		if state == api.NodeBehind || state == api.NodeStale {

@@ -272,7 +272,7 @@ func (n *nodes) enforcing(members map[string]authority.Member, changed *api.Flee
 		}
 		all++
 		from := n.all[name]
-		if !reports(from.stateOf(m, nil, maxAge, now)) {
+		if !api.Reports(from.stateOf(m, nil, maxAge, now)) {
 			continue
 		}
 		i := slices.IndexFunc(from.status.Lists, func(l wire.ListStatus) bool { return l.Name == changed.List })

@@ -183,18 +183,13 @@ func (n *nodes) show(members map[string]authority.Member, wanted []wire.ListStat
 	return all, n.ignored
 }
 
-// reports reports whether the last report of a node in this state still holds.
-func reports(state string) bool {
-	return state == api.NodeCurrent || state == api.NodeBehind || state == api.NodeStale
-}
-
 // notEnforcing returns which nodes that report do not drop what their lists have, and why.
 func notEnforcing(all []api.FleetNode) (problems []string) {
 	var reporting int
 	var monitor, partly []string
 	for _, n := range all {
 		switch {
-		case !reports(n.State):
+		case !api.Reports(n.State):
 			continue
 		case n.NotEnforcing == "":
 		case n.Report.Monitor:
@@ -223,7 +218,7 @@ func notEnforcing(all []api.FleetNode) (problems []string) {
 func unconnected(all []api.FleetNode, listened time.Duration) []string {
 	enrolled := 0
 	for _, n := range all {
-		if reports(n.State) {
+		if api.Reports(n.State) {
 			return nil
 		}
 		if n.State != api.NodeRevoked {
