@@ -276,7 +276,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	d.active.began, d.active.prepared, d.active.engine, d.active.number = began, p, e, 1
 	d.observers.stages.Follow(p.Stages)
 	d.observers.observe(p)
-	d.observers.history.Recorder = history.Open(historyPath(c), time.Now(), d.o.Log)
+	d.observers.history.Recorder = history.Open(statePath(c, "history"), time.Now(), d.o.Log)
 	d.active.took = time.Since(began)
 	d.observers.record.loaded(false, began, nil)
 	d.observers.notifier.Reconfigure(p.Config)

@@ -2,24 +2,14 @@ package daemon
 
 import (
 	"context"
-	"path/filepath"
 	"time"
 
 	"weir/control/api"
-	"weir/control/config"
 	"weir/control/history"
 	"weir/control/observe/traffic"
 	"weir/filter/verdict"
 	"weir/loader"
 )
-
-// historyPath returns the path of the history, "" for none.
-func historyPath(c *config.Config) string {
-	if c.StateDir == "" {
-		return ""
-	}
-	return filepath.Join(string(c.StateDir), "history")
-}
 
 // trafficHistory records the history of a second at a time.
 type trafficHistory struct {
