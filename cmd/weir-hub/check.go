@@ -66,8 +66,6 @@ Errors have file, line and column.`,
 					fmt.Fprintln(c.ErrOrStderr(), "warning:", text)
 				}
 			}
-		}
-		if !*asJSON {
 			sources, waves := 0, 0
 			for _, l := range h.Lists {
 				sources += len(l.All())

@@ -489,8 +489,11 @@ node that connects, and the warning has the command that revokes it.`,
 		}
 		revoke := a.Revoke
 		if !*site && !*yes && !c.Flags().Changed("user") {
-			if before, after := emptyWaves(h, a, ""), emptyWaves(h, a, args[0]); len(after) > len(before) {
-				return usageError{fmt.Errorf("without %s, %s: enroll another node first, or add --yes", args[0], after[slices.IndexFunc(after, func(text string) bool { return !slices.Contains(before, text) })])}
+			before := emptyWaves(h, a, "")
+			for _, text := range emptyWaves(h, a, args[0]) {
+				if !slices.Contains(before, text) {
+					return usageError{fmt.Errorf("without %s, %s: enroll another node first, or add --yes", args[0], text)}
+				}
 			}
 		}
 		switch {

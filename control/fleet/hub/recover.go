@@ -41,7 +41,9 @@ func (r recovered) String() string {
 func (p *publisher) recoverLists(ctx context.Context) (r recovered, err error) {
 	within, cancel := context.WithTimeout(ctx, recoverTime)
 	defer cancel()
-	for again := time.NewTicker(50 * time.Millisecond); within.Err() == nil && !(p.heard() && p.asker.connection() != nil); {
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	for within.Err() == nil && !(p.heard() && p.asker.connection() != nil) {
 		select {
 		case <-again.C:
 		case <-within.Done():
