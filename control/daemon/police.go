@@ -22,7 +22,7 @@ import (
 // use; all else is for Run's goroutine.
 type policing struct {
 	set      []api.PoliceOverride // as decided, by interface
-	enforced []api.PoliceOverride // what the programs have, for who asks; not changed once in use
+	enforced []api.PoliceOverride // by the programs, as status shows it; the slice is replaced, never changed
 
 	clock       *clock.Clock
 	loop        *loop

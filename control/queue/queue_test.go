@@ -264,8 +264,8 @@ func TestGivenByTheHostsTime(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct {
 		what      string
-		ago       time.Duration // by which the host has run since
-		by        time.Duration // by which the clock was set
+		ago       time.Duration // time that the host has run since then
+		by        time.Duration // size of the clock's step since then
 		boot      string
 		synced    bool
 		want      time.Duration // ago

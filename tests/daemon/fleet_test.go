@@ -690,7 +690,7 @@ func fleetRestored(t *testing.T, nodes, entries int, within time.Duration) {
 					continue
 				}
 				if back = l.Entries == 1+after+len(lost); !back && l.Entries != 1+after {
-					t.Errorf("list %s has %d entries, want %d, or all %d of the lost history besides", l.Name, l.Entries, 1+after, len(lost))
+					t.Errorf("list %s has %d entries, want %d without the lost history, or all its %d besides", l.Name, l.Entries, 1+after, len(lost))
 				}
 			}
 			t.Logf("taken back from nodes: %t", back)

@@ -446,7 +446,7 @@ func (n *Node) patience() time.Duration {
 	return 3 * dialTimeout
 }
 
-// delays has what the time before a connection depends on.
+// delays counts the connections that determine how long a node waits before the next one.
 type delays struct {
 	joins  atomic.Uint64 // connections over which the node got in
 	joined atomic.Int64  // when the last one did

@@ -11,7 +11,7 @@ var vdso uintptr
 
 var (
 	real  uintptr // the kernel's clock_gettime
-	ahead uintptr // address of the seconds by which the wall clock is ahead
+	ahead uintptr // address of the offset of the wall clock, in seconds
 )
 
 func entry() uintptr
