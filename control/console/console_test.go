@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
@@ -26,9 +27,11 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/clock"
 	"weir/control/explain"
 	"weir/control/observe/events"
 	"weir/filter/verdict"
+	machines "weir/tests/clock"
 )
 
 // daemon is one with fixed answers, which records changes.
@@ -1053,7 +1056,7 @@ func TestSessionEnds(t *testing.T) {
 // Sessions outlive a restart, unless they have ended, and streams do not hold one up.
 func TestSessionsSurvive(t *testing.T) {
 	s, dir := start(t), t.TempDir()
-	if err := s.Keep(dir); err != nil {
+	if err := s.Keep(dir, nil); err != nil {
 		t.Fatal(err)
 	}
 	b, ended, reader := s.open(false), s.open(false), s.open(true)
@@ -1079,7 +1082,7 @@ func TestSessionsSurvive(t *testing.T) {
 		t.Helper()
 		next := start(t)
 		next.clock = s.clock
-		if err := next.Keep(dir); err != nil {
+		if err := next.Keep(dir, nil); err != nil {
 			t.Error(err)
 		}
 		for _, b := range []*browser{b, ended, reader} { // the cookies are of the address, which a restart keeps
@@ -1128,8 +1131,47 @@ func TestSessionsSurvive(t *testing.T) {
 			t.Fatal(err)
 		}
 		next := start(t)
-		if err := next.Keep(dir); (err == nil) != strings.HasPrefix(text, "[") || len(next.sessions.all) > 0 {
+		if err := next.Keep(dir, nil); (err == nil) != strings.HasPrefix(text, "[") || len(next.sessions.all) > 0 {
 			t.Errorf("%q: %v, %d sessions", text, err, len(next.sessions.all))
+		}
+	}
+}
+
+// However the clock is set before a restart, a session lasts as long as it would have.
+func TestSessionsWhereClockIsSet(t *testing.T) {
+	m, dir, log := machines.NewMachine(t), t.TempDir(), slog.New(slog.DiscardHandler)
+	again := func() *setup {
+		t.Helper()
+		by := clock.Open(m.Host(), dir, log)
+		by.Save()
+		s := start(t)
+		s.sessions.now = m.Now
+		if err := s.Keep(dir, by); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	again().open(false)
+	for _, ahead := range []time.Duration{365 * 24 * time.Hour, -3650 * 24 * time.Hour, 13 * time.Hour} {
+		m.Set(ahead, true)
+		m.Pass(time.Hour)
+		s := again()
+		if n := len(s.sessions.all); n != 1 {
+			t.Errorf("the clock is ahead by %v: %d sessions", ahead, n)
+		}
+		for _, one := range s.sessions.all {
+			if s.sessions.save(); one.expires.Sub(m.Now()) > sessionTime {
+				t.Errorf("the clock is ahead by %v: a session has %v left", ahead, one.expires.Sub(m.Now()))
+			}
+		}
+	}
+	for _, c := range []struct {
+		passed time.Duration
+		want   int
+	}{{8*time.Hour + 59*time.Minute, 1}, {2 * time.Minute, 0}} {
+		m.Pass(c.passed)
+		if n := len(again().sessions.all); n != c.want {
+			t.Errorf("%v later: %d sessions, want %d", c.passed, n, c.want)
 		}
 	}
 }

@@ -166,7 +166,7 @@ func (v *frame) header(m *markup) {
 	}
 	m.add(` · the session expires %s</p>
 <p id="live" class="live" role="status">Loaded %s</p>
-<div class="tools">`, within(&v.session.expires, v.Now), clock(v.Now))
+<div class="tools">`, within(&v.session.expires, v.Now), stamp(v.Now))
 	if v.ofDaemon {
 		if !v.beside && v.change() {
 			quick(m, "monitor", "do", monitorOn, "Monitor…", "Monitor mode: drop nothing for an hour")
@@ -661,7 +661,7 @@ func changes(m *markup, all []api.AuditRecord) {
 				what += " " + r.Lasting() + " " + brief(time.Duration(r.TTL*float64(time.Second)))
 			}
 			m.add(`<tr><td>%s</td><td>%s</td><th scope="row">%s</th><td>%s</td><td class="long">%s</td><td class="long">%s</td></tr>`+"\n",
-				clock(r.Time), r.Who(), r.Change, r.List+r.Interface, what, r.Why())
+				stamp(r.Time), r.Who(), r.Change, r.List+r.Interface, what, r.Why())
 		}
 	}, "When", "Who", "Change", "List", "What", "Reason")
 }

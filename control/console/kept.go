@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/clock"
 	"weir/control/durable"
 )
 
@@ -26,7 +27,7 @@ type keptSession struct {
 	ID       string      `json:"id"`
 	Cookie   []byte      `json:"cookie_sha256"`
 	Form     string      `json:"form"`
-	Expires  time.Time   `json:"expires"`
+	Expires  time.Time   `json:"expires"` // by steady time
 	ReadOnly bool        `json:"read_only"`
 	SSH      string      `json:"ssh_connection,omitempty"`
 	UID      uint32      `json:"uid"`
@@ -34,13 +35,13 @@ type keptSession struct {
 	Process  api.Process `json:"process,omitzero"`
 }
 
-// Keep has sessions outlive a restart, in a file below a directory. With an error, there are
-// none from before.
-func (c *Console) Keep(dir string) error {
+// Keep has sessions outlive a restart, in a file below a directory, with ends by the clock. With an
+// error, there are none from before.
+func (c *Console) Keep(dir string, by *clock.Clock) error {
 	s := c.sessions
 	s.saving.Lock()
 	defer s.saving.Unlock()
-	s.file = filepath.Join(dir, sessionsFile)
+	s.file, s.clock = filepath.Join(dir, sessionsFile), by
 	f, err := os.Open(s.file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -55,9 +56,9 @@ func (c *Console) Keep(dir string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	latest := s.now().Add(sessionTime) // the clock may have been ahead
+	latest := s.now().Add(sessionTime) // steady time may have begun anew
 	for _, k := range all {
-		if k.Expires.After(latest) {
+		if k.Expires = by.Wall(k.Expires); k.Expires.After(latest) {
 			k.Expires = latest
 		}
 		one := &session{ConsoleRequest: api.ConsoleRequest{ReadOnly: k.ReadOnly, SSH: k.SSH, UID: k.UID, Client: k.Client, Process: k.Process}, id: k.ID, form: k.Form, expires: k.Expires}
@@ -81,7 +82,7 @@ func (s *sessions) save() {
 	all := []keptSession{}
 	s.mu.Lock()
 	for _, one := range s.all {
-		all = append(all, keptSession{one.id, one.cookie[:], one.form, one.expires, one.ReadOnly, one.SSH, one.UID, one.Client, one.Process})
+		all = append(all, keptSession{one.id, one.cookie[:], one.form, s.clock.Steady(one.expires), one.ReadOnly, one.SSH, one.UID, one.Client, one.Process})
 	}
 	s.mu.Unlock()
 	text, err := json.Marshal(all)

@@ -361,7 +361,7 @@ func (v *view) versions(m *markup) {
 					added, removed = "+"+count(of.Added), "−"+count(of.Removed)
 				}
 				m.add(`<tr><th scope="row" class="long">%s</th><td>%s</td><td class="n">%s</td><td class="n">%s</td><td class="n">%s</td><td>%s</td><td><code>%s</code></td></tr>`+"\n",
-					s.Source, clock(of.Since), count(of.Entries), added, removed, active, of.SHA256[:min(len(of.SHA256), 12)])
+					s.Source, stamp(of.Since), count(of.Entries), added, removed, active, of.SHA256[:min(len(of.SHA256), 12)])
 			}
 		}, "Versions of", "Since", "#Entries", "#Added", "#Removed", "-State", "SHA-256")
 		shown++

@@ -252,7 +252,7 @@ func odds(rate *float64) string {
 	return "1 in " + humanize.Comma(int64(1 / *rate)) + " unlisted packets"
 }
 
-func clock(t time.Time) string { return t.Format("2006-01-02 15:04:05 MST") }
+func stamp(t time.Time) string { return t.Format("2006-01-02 15:04:05 MST") }
 
 // ago returns how long ago something was.
 func ago(t *time.Time, now time.Time) string {

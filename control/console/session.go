@@ -16,6 +16,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/server"
+	"weir/control/clock"
 )
 
 // Limits on sessions.
@@ -86,6 +87,7 @@ type sessions struct {
 
 	saving sync.Mutex // guards the file; locked before mu
 	file   string     // of the sessions; "": a restart ends them
+	clock  *clock.Clock
 
 	mu     sync.Mutex
 	grants map[[sha256.Size]byte]grant

@@ -233,7 +233,7 @@ func (v *view) worthPart(m *markup) {
 	}
 	known := "Dropped addresses are not known: set track_drops: true."
 	if l.valued.all.Tracked {
-		known = "Last hour, alone (what no other list would have dropped) and not seen: by the dropped addresses that are known since " + clock(l.valued.all.Since) + ", those with the most packets."
+		known = "Last hour, alone (what no other list would have dropped) and not seen: by the dropped addresses that are known since " + stamp(l.valued.all.Since) + ", those with the most packets."
 	}
 	m.add(`<p class="quiet">Packets. %s Counted %s, and again when it is asked for after a minute.</p>`, known, ago(&l.valued.at, v.Now))
 }

@@ -135,7 +135,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 			o.Log.Error("the state directory cannot be made, nothing will be saved: " + err.Error())
 		}
 		if d.api.Console != nil {
-			if err := d.api.Console.Keep(string(c.StateDir)); err != nil {
+			if err := d.api.Console.Keep(string(c.StateDir), d.clock); err != nil {
 				o.Log.Warn(err.Error())
 			}
 		}

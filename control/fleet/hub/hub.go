@@ -106,7 +106,7 @@ func Open(o Options) (*Hub, error) {
 	}
 	if c := o.Config.Console; c.Listen != "" {
 		h.console = console.NewHub(h, string(c.Listen), c.TLS != config.TLS{}, o.Version)
-		if err := h.console.Keep(string(h.dir)); err != nil {
+		if err := h.console.Keep(string(h.dir), h.clock); err != nil {
 			o.Log.Warn(err.Error())
 		}
 	}
