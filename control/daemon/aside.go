@@ -9,15 +9,14 @@ import (
 	"weir/control/attach"
 	"weir/control/observe/traffic"
 	"weir/control/stages"
-	"weir/control/turns"
 	"weir/loader"
 )
 
 // loop has the channels and timers of Run's goroutine, and the state of the work beside its turns.
 // That goroutine owns it. Others may call [loop.Do] and its like, and read the turns.
 type loop struct {
-	turns.Log               // safe for concurrent use
-	turns     atomic.Uint64 // that have ended; safe for concurrent use
+	turnLog               // safe for concurrent use
+	turns   atomic.Uint64 // that have ended; safe for concurrent use
 
 	do      chan func()     // commands
 	alone   chan func()     // commands that may need another engine, or change the configuration

@@ -1,4 +1,4 @@
-package turns
+package daemon
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 func TestLongestTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		var turns Log
+		var turns turnLog
 		turns.Begin("trackers are read")
 		time.Sleep(longTurn - time.Millisecond)
 		if turns.Busy() != nil {

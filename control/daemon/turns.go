@@ -1,6 +1,4 @@
-// Package turns has the log of a loop that answers commands one after the other: which turn is in
-// progress, and how long the longest ones took.
-package turns
+package daemon
 
 import (
 	"context"
@@ -27,9 +25,9 @@ type turn struct {
 	list  string // "": of no list
 }
 
-// Log knows the turn in progress, and the longest ones. The loop's goroutine writes it;
+// turnLog knows the turn in progress, and the longest ones. The loop's goroutine writes it;
 // it may be read at any time.
-type Log struct {
+type turnLog struct {
 	current atomic.Pointer[turn] // nil: none
 	outer   atomic.Pointer[turn] // whose long work goes on beside the other turns; nil: none
 
@@ -40,17 +38,17 @@ type Log struct {
 }
 
 // Begin begins a turn.
-func (t *Log) Begin(what string) { t.current.Store(&turn{began: time.Now(), what: what}) }
+func (t *turnLog) Begin(what string) { t.current.Store(&turn{began: time.Now(), what: what}) }
 
 // Doing says what the turn in progress does now.
-func (t *Log) Doing(what, list string) {
+func (t *turnLog) Doing(what, list string) {
 	if one := t.current.Load(); one != nil {
 		t.current.Store(&turn{one.began, what, list})
 	}
 }
 
 // End ends the turn in progress, and logs it where it took long.
-func (t *Log) End(log *slog.Logger) {
+func (t *turnLog) End(log *slog.Logger) {
 	one := t.current.Swap(nil)
 	if one == nil {
 		return
@@ -66,8 +64,8 @@ func (t *Log) End(log *slog.Logger) {
 	}
 }
 
-// Leave ends the turn in progress until [Log.Enter], while its work goes on beside others.
-func (t *Log) Leave() *turn {
+// Leave ends the turn in progress until [turnLog.Enter], while its work goes on beside others.
+func (t *turnLog) Leave() *turn {
 	one := t.current.Swap(nil)
 	if one != nil {
 		t.note(time.Since(one.began))
@@ -77,7 +75,7 @@ func (t *Log) Leave() *turn {
 }
 
 // Enter goes on with a turn that was left.
-func (t *Log) Enter(one *turn) {
+func (t *turnLog) Enter(one *turn) {
 	t.outer.Store(nil)
 	if one != nil {
 		t.current.Store(&turn{time.Now(), one.what, one.list})
@@ -85,7 +83,7 @@ func (t *Log) Enter(one *turn) {
 }
 
 // note records the length of a turn, and forgets those of minutes ago.
-func (t *Log) note(took time.Duration) {
+func (t *turnLog) note(took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if past := time.Since(t.minute); past >= time.Minute {
@@ -98,7 +96,7 @@ func (t *Log) note(took time.Duration) {
 }
 
 // Longest returns the longest turn of the last minute or two, which may be in progress.
-func (t *Log) Longest() time.Duration {
+func (t *turnLog) Longest() time.Duration {
 	t.note(0)
 	t.mu.Lock()
 	most := max(t.last, t.earlier)
@@ -111,7 +109,7 @@ func (t *Log) Longest() time.Duration {
 
 // Busy returns the turn in progress if it takes long, or else the long work beside other
 // turns. It returns nil where there is neither.
-func (t *Log) Busy() *api.Busy {
+func (t *turnLog) Busy() *api.Busy {
 	current, outer := t.current.Load(), t.outer.Load()
 	for _, one := range []*turn{current, outer} {
 		if one != nil && time.Since(one.began) >= longTurn {
