@@ -14,7 +14,6 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/feed"
-	"weir/control/rollback"
 	"weir/control/ruleset"
 )
 
@@ -128,7 +127,7 @@ func (d *Daemon) Confirm(ctx context.Context) error {
 		if d.reloads.unconfirmed == nil {
 			return &api.BadRequest{Err: errors.New("no reload is to be confirmed: it was confirmed before, or rolled back (the log says when)")}
 		}
-		if err := rollback.Forget(d.active.prepared.Config); err != nil {
+		if err := forgetRollback(d.active.prepared.Config); err != nil {
 			return fmt.Errorf("not confirmed, a restart would roll back: %w", err)
 		}
 		d.reloads.unconfirmed.kept.close(d.o.Log)
@@ -157,7 +156,7 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 		return r, err
 	}
 	if within > 0 {
-		if err := rollback.Save(before.Config, c); err != nil {
+		if err := saveRollback(before.Config, c); err != nil {
 			return r, fmt.Errorf("a restart could not roll back: %w", err)
 		}
 	}
@@ -169,9 +168,9 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 		switch {
 		case within == 0, d.reloads.rolledBack: // a restart still begins with the one before
 		case d.reloads.unconfirmed != nil:
-			err = errors.Join(err, rollback.Save(before.Config, d.active.prepared.Config))
+			err = errors.Join(err, saveRollback(before.Config, d.active.prepared.Config))
 		default:
-			err = errors.Join(err, rollback.Forget(before.Config))
+			err = errors.Join(err, forgetRollback(before.Config))
 		}
 		return r, err
 	}
@@ -185,7 +184,7 @@ func (d *Daemon) reconfigureUnconfirmed(c *config.Config, feeds map[string]*feed
 	}
 	if within == 0 {
 		last.close(d.o.Log)
-		if err := rollback.Forget(c); err != nil {
+		if err := forgetRollback(c); err != nil {
 			d.o.Log.Error("a restart would return to the configuration before: " + err.Error())
 		}
 		return r, nil
@@ -233,5 +232,5 @@ func (c *confirmation) check(active *config.Config, log *slog.Logger) error {
 	if u == nil {
 		return nil
 	}
-	return restoreDecisions(rollback.Path(u.previous.Config), "the configuration to return to", func() error { return rollback.Save(u.previous.Config, active) }, log)
+	return restoreDecisions(rollbackPath(u.previous.Config), "the configuration to return to", func() error { return saveRollback(u.previous.Config, active) }, log)
 }

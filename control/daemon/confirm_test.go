@@ -12,7 +12,6 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/quantity"
-	"weir/control/rollback"
 	"weir/filter/key"
 	"weir/filter/verdict"
 	"weir/tests/lab"
@@ -123,7 +122,7 @@ func TestReloadUnconfirmed(t *testing.T) {
 		t.Fatal(err)
 	}
 	set(good)
-	if err := os.Mkdir(rollback.Path(&r.c)+".new", 0o700); err != nil {
+	if err := os.Mkdir(rollbackPath(&r.c)+".new", 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := reload(time.Hour); err == nil {

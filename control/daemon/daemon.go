@@ -43,7 +43,6 @@ import (
 	"weir/control/observe/traffic"
 	"weir/control/observe/worth"
 	"weir/control/queue/taker"
-	"weir/control/rollback"
 	"weir/control/ruleset"
 	"weir/control/serve"
 	"weir/control/stages"
@@ -118,7 +117,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if text := doctor.Realtime(); text != "" {
 		o.Log.Warn(text)
 	}
-	c, rolledBack := rollback.Confirmed(c, o.Log)
+	c, rolledBack := confirmedConfig(c, o.Log)
 	d := newDaemon(o, c)
 	d.reloads.rolledBack = rolledBack
 	if c.Console.Listen != "" {
@@ -163,8 +162,8 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	d.monitor.manual = loadMonitor(statePath(c, monitorFile), d.clock, time.Now(), o.Log)
 	d.trials.Load()
 	d.policing.load(c, time.Now())
-	if err = d.start(ctx, c); err == nil && !rolledBack && !missing(rollback.Path(c)) {
-		if err := rollback.Forget(c); err != nil {
+	if err = d.start(ctx, c); err == nil && !rolledBack && !missing(rollbackPath(c)) {
+		if err := forgetRollback(c); err != nil {
 			o.Log.Error("a later start with an unconfirmed configuration would return to the one before it: " + err.Error())
 		}
 	}

@@ -1,4 +1,4 @@
-package rollback
+package daemon
 
 import (
 	"encoding/json"
@@ -13,7 +13,7 @@ import (
 )
 
 // Whenever the machine fails, it is known whether the configuration was confirmed.
-func TestDurable(t *testing.T) {
+func TestRollbackDurable(t *testing.T) {
 	var previous string
 	durabletest.Test{
 		Begin: "confirmed",
@@ -22,20 +22,20 @@ func TestDurable(t *testing.T) {
 			before.StateDir, after.StateDir = config.Path(d.Dir), config.Path(d.Dir)
 			after.Monitor = true
 			var err error
-			if previous, _, err = textOf(before); err != nil {
+			if previous, _, err = configText(before); err != nil {
 				t.Fatal(err)
 			}
-			_ = d.Do(func() error { return Save(before, after) }, "unconfirmed")
+			_ = d.Do(func() error { return saveRollback(before, after) }, "unconfirmed")
 			for range 2 {
-				_ = d.Do(func() error { return Forget(before) }, "confirmed")
+				_ = d.Do(func() error { return forgetRollback(before) }, "confirmed")
 			}
 		},
 		Read: func(_ *testing.T, dir string, _ int) (string, error) {
-			text, err := os.ReadFile(filepath.Join(dir, file))
+			text, err := os.ReadFile(filepath.Join(dir, rollbackFile))
 			if errors.Is(err, fs.ErrNotExist) {
 				return "confirmed", nil
 			}
-			var r record
+			var r rollbackRecord
 			if err == nil {
 				err = json.Unmarshal(text, &r)
 			}

@@ -1,6 +1,4 @@
-// Package rollback saves the configuration to return to from one that is not confirmed, so that a
-// restart returns to it, too.
-package rollback
+package daemon
 
 import (
 	"bytes"
@@ -17,28 +15,28 @@ import (
 	"weir/control/durable"
 )
 
-// file is the name of the file below the state directory that is there from
+// rollbackFile is the name of the rollbackFile below the state directory that is there from
 // a reload that is to be confirmed on, until it is confirmed or another reload
 // succeeds.
-const file = "rollback.json"
+const rollbackFile = "rollback.json"
 
-// record has the contents of that file: a configuration that is not to be active without
+// rollbackRecord has the contents of that rollbackFile: a configuration that is not to be active without
 // a reload, and the one that is active instead after a restart.
-type record struct {
+type rollbackRecord struct {
 	Unconfirmed string `json:"unconfirmed_sha256"`
 	Previous    string `json:"previous"`
 }
 
-// Path returns the path of the file, "" where nothing is saved.
-func Path(c *config.Config) string {
+// rollbackPath returns the path of the rollbackFile, "" where nothing is saved.
+func rollbackPath(c *config.Config) string {
 	if c.StateDir == "" {
 		return ""
 	}
-	return filepath.Join(string(c.StateDir), file)
+	return filepath.Join(string(c.StateDir), rollbackFile)
 }
 
-// textOf returns a configuration as YAML, and the text's checksum.
-func textOf(c *config.Config) (text, sum string, err error) {
+// configText returns a configuration as YAML, and the text's checksum.
+func configText(c *config.Config) (text, sum string, err error) {
 	var b bytes.Buffer
 	if err := c.Print(&b); err != nil {
 		return "", "", err
@@ -47,40 +45,40 @@ func textOf(c *config.Config) (text, sum string, err error) {
 	return b.String(), hex.EncodeToString(s[:]), nil
 }
 
-// Save makes a restart return to the previous configuration.
-func Save(previous, next *config.Config) error {
-	path := Path(previous)
+// saveRollback makes a restart return to the previous configuration.
+func saveRollback(previous, next *config.Config) error {
+	path := rollbackPath(previous)
 	if path == "" {
 		return nil
 	}
-	text, _, err := textOf(previous)
+	text, _, err := configText(previous)
 	if err != nil {
 		return err
 	}
-	_, sum, err := textOf(next)
+	_, sum, err := configText(next)
 	if err != nil {
 		return err
 	}
-	record, err := json.Marshal(record{sum, text})
+	record, err := json.Marshal(rollbackRecord{sum, text})
 	if err != nil {
 		return err
 	}
 	return durable.WriteFile(path, record)
 }
 
-// Forget makes a restart begin with the configuration as it is.
-func Forget(c *config.Config) error {
-	path := Path(c)
+// forgetRollback makes a restart begin with the configuration as it is.
+func forgetRollback(c *config.Config) error {
+	path := rollbackPath(c)
 	if path == "" {
 		return nil
 	}
 	return durable.Remove(path)
 }
 
-// Confirmed returns the configuration to start with: c, unless it was active before
+// confirmedConfig returns the configuration to start with: c, unless it was active before
 // and was not confirmed. Then it is the previous one.
-func Confirmed(c *config.Config, log *slog.Logger) (_ *config.Config, rolledBack bool) {
-	path := Path(c)
+func confirmedConfig(c *config.Config, log *slog.Logger) (_ *config.Config, rolledBack bool) {
+	path := rollbackPath(c)
 	if path == "" {
 		return c, false
 	}
@@ -88,13 +86,13 @@ func Confirmed(c *config.Config, log *slog.Logger) (_ *config.Config, rolledBack
 	if errors.Is(err, fs.ErrNotExist) {
 		return c, false
 	}
-	var r record
+	var r rollbackRecord
 	if err == nil {
 		err = json.Unmarshal(text, &r)
 	}
 	var sum string
 	if err == nil {
-		_, sum, err = textOf(c)
+		_, sum, err = configText(c)
 	}
 	if err == nil && sum != r.Unconfirmed {
 		return c, false // it has changed since
