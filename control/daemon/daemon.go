@@ -46,7 +46,6 @@ import (
 	"weir/control/ruleset"
 	"weir/control/serve"
 	"weir/control/stages"
-	"weir/control/takeover"
 	"weir/control/trial"
 	"weir/loader"
 )
@@ -110,7 +109,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		return nil, err
 	}
 	if !o.Takeover {
-		if err := takeover.Refuse(ctx, c); err != nil {
+		if err := refuseAnother(ctx, c); err != nil {
 			return nil, err
 		}
 	}
@@ -139,7 +138,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 			}
 		}
 	}
-	if d.journal, err = takeover.Open(ctx, c, journalPath(c), d.clock, o.Takeover, o.Log); err != nil {
+	if d.journal, err = openJournal(ctx, c, journalPath(c), d.clock, o.Takeover, o.Log); err != nil {
 		return nil, err
 	}
 	d.clock.Save()

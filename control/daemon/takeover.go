@@ -1,6 +1,4 @@
-// Package takeover opens the journal of manual entries, which one daemon has at a time, and stops the one
-// that has it open.
-package takeover
+package daemon
 
 import (
 	"bytes"
@@ -41,10 +39,10 @@ const reportInterval = 5 * time.Second
 // starting may be found by neither its socket nor its pins yet.
 const lookInterval = time.Second / 2
 
-// Open opens the journal of manual entries. To take over from another daemon
+// openJournal opens the journal of manual entries. To take over from another daemon
 // that has it open, that is stopped first: two cannot record changes, nor listen
 // on one socket. Its program stays attached meanwhile, unless its configuration says keep: false.
-func Open(ctx context.Context, c *config.Config, file string, by *clock.Clock, takeover bool, log *slog.Logger) (*journal.Journal, error) {
+func openJournal(ctx context.Context, c *config.Config, file string, by *clock.Clock, takeover bool, log *slog.Logger) (*journal.Journal, error) {
 	j, err := journal.Open(file, by, log)
 	if !errors.Is(err, journal.ErrLocked) {
 		return j, err
@@ -90,10 +88,10 @@ func Open(ctx context.Context, c *config.Config, file string, by *clock.Clock, t
 	return j, err
 }
 
-// Refuse returns an error where another daemon that runs listens at the socket or serves metrics at the
+// refuseAnother returns an error where another daemon that runs listens at the socket or serves metrics at the
 // address that a configuration names: commands and scrapes would reach it, and not this one. What another
 // program has is no reason not to filter.
-func Refuse(ctx context.Context, c *config.Config) error {
+func refuseAnother(ctx context.Context, c *config.Config) error {
 	if socket := string(c.API.Socket); socket != "" {
 		pid := client.Dial(socket).Process()
 		if !inventory.Alive(pid) {

@@ -1,4 +1,4 @@
-package takeover
+package daemon
 
 import (
 	"bytes"
@@ -145,7 +145,7 @@ func TestTakeOverFromStarting(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := &config.Config{Pins: loader.Pins(damaged), API: config.API{Socket: config.Path(socket)}}
-	j, err := Open(t.Context(), c, file, nil, true, slog.New(slog.NewTextHandler(&log, nil)))
+	j, err := openJournal(t.Context(), c, file, nil, true, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func TestTakeOverFromStopped(t *testing.T) {
 			t.Cleanup(func() { s.Close() })
 			config := &config.Config{Pins: loader.Pins(filepath.Join(dir, "pins")), API: config.API{Socket: config.Path(socket)}}
 			var log bytes.Buffer
-			j, err := Open(t.Context(), config, file, nil, true, slog.New(slog.NewTextHandler(&log, nil)))
+			j, err := openJournal(t.Context(), config, file, nil, true, slog.New(slog.NewTextHandler(&log, nil)))
 			if err != nil {
 				t.Fatal(err, &log)
 			}
