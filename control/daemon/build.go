@@ -15,7 +15,6 @@ import (
 	"weir/control/engine"
 	"weir/control/fleet/rehearsal"
 	"weir/control/journal"
-	"weir/control/queue/taker"
 	"weir/control/ruleset"
 	"weir/filter/membership"
 	"weir/loader"
@@ -28,7 +27,7 @@ type builder struct {
 	observers  *observers
 	monitor    *override
 	rehearsals *rehearsal.Rehearsals
-	queue      *taker.Taker
+	queue      *queuedChanges
 	journal    *journal.Journal
 	version    string
 	log        *slog.Logger

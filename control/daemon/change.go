@@ -17,7 +17,6 @@ import (
 	"weir/control/list"
 	"weir/control/lists"
 	"weir/control/notices"
-	"weir/control/queue/taker"
 	"weir/control/ruleset"
 	"weir/filter/key"
 )
@@ -31,7 +30,7 @@ type changer struct {
 	filter      filter
 	journal     *journal.Journal
 	antiLockout *antiLockout
-	queued      *taker.Taker
+	queued      *queuedChanges
 	audit       *audit.Log
 	notifier    *notices.Notices
 	log         *slog.Logger
@@ -119,7 +118,7 @@ func (r *changer) Flush(ctx context.Context, name string, c api.FlushChange) (ch
 // nameIn returns the name of the list that a change is for.
 func nameIn(c api.Change) string { return config.DefaultLists.Of(c.List, c.Action) }
 
-// CarryOut implements [taker.Maker].
+// CarryOut implements [changeMaker].
 func (r *changer) CarryOut(ctx context.Context, c api.Change) (changed api.Changed, err error) {
 	name := nameIn(c)
 	changed.List = name
@@ -148,7 +147,7 @@ func (r *changer) CarryOut(ctx context.Context, c api.Change) (changed api.Chang
 	switch {
 	case err == nil:
 		r.audit.Record(audit.Changed(ctx, c, changed, firstKeys(p.batch)))
-	case !c.Given.IsZero() && taker.Waits(err), errors.Is(err, errOthersWait):
+	case !c.Given.IsZero() && waitsForEngine(err), errors.Is(err, errOthersWait):
 	default:
 		r.notifier.RefusedChange(c, name, err)
 		r.audit.RefusedChange(ctx, name, c, err)
@@ -275,10 +274,10 @@ func firstKeys(batch []journal.Change) (first []string) {
 	return first
 }
 
-// Untried implements [taker.Maker].
+// Untried implements [changeMaker].
 func (r *changer) Untried(err error) bool {
 	return errors.As(err, new(unrecorded)) || errors.Is(err, errStopped)
 }
 
-// Ended implements [taker.Maker].
+// Ended implements [changeMaker].
 func (r *changer) Ended(err error) bool { return errors.Is(err, errStopped) }

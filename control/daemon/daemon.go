@@ -42,7 +42,6 @@ import (
 	"weir/control/observe/partners"
 	"weir/control/observe/traffic"
 	"weir/control/observe/worth"
-	"weir/control/queue/taker"
 	"weir/control/ruleset"
 	"weir/control/serve"
 	"weir/control/stages"
@@ -198,7 +197,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.antiLockout = antiLockout{active: d.active, observers: &d.observers, readings: &d.readings, notifier: d.observers.notifier, exports: d.observers.exports, log: o.Log}
 	d.changes = changer{
 		loop: d.loop, active: d.active, filter: d, antiLockout: &d.antiLockout, audit: d.audit, notifier: d.observers.notifier, log: o.Log,
-		queued: taker.New(&d.changes, d.audit, d.observers.notifier, o.Log),
+		queued: newQueuedChanges(&d.changes, d.audit, d.observers.notifier, o.Log),
 	}
 	d.monitor = override{clock: d.clock, loop: d.loop, active: d.active, audit: d.audit, note: d.note, log: o.Log}
 	d.policing = policing{clock: d.clock, loop: d.loop, active: d.active, antiLockout: &d.antiLockout, reloads: &d.reloads.confirmation, audit: d.audit, activate: d.restage, note: d.note, log: o.Log}

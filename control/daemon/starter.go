@@ -12,12 +12,11 @@ import (
 	"weir/control/api"
 	"weir/control/feed"
 	"weir/control/fleet/member"
-	"weir/control/queue/taker"
 )
 
 // starter answers while the daemon starts.
 type starter struct {
-	queued   *taker.Taker
+	queued   *queuedChanges
 	progress *feed.Progress
 	fleet    *member.Member
 	version  string

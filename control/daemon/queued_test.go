@@ -1,4 +1,4 @@
-package taker
+package daemon
 
 import (
 	"context"
@@ -16,33 +16,33 @@ import (
 	"weir/control/queue"
 )
 
-// maker makes changes, or fails.
-type maker struct {
+// recorded makes changes, or fails.
+type recorded struct {
 	fails error
 	made  []string
 }
 
 var errUntried = errors.New("the journal cannot be written")
 
-func (m *maker) CarryOut(_ context.Context, c api.Change) (api.Changed, error) {
+func (m *recorded) CarryOut(_ context.Context, c api.Change) (api.Changed, error) {
 	if m.fails == nil {
 		m.made = append(m.made, c.Entries...)
 	}
 	return api.Changed{}, m.fails
 }
 
-func (m *maker) Untried(err error) bool { return errors.Is(err, errUntried) }
-func (m *maker) Ended(error) bool       { return false }
+func (m *recorded) Untried(err error) bool { return errors.Is(err, errUntried) }
+func (m *recorded) Ended(error) bool       { return false }
 
 // Changes are made in their order. One that the engine cannot take holds up the others for some time, and one
 // that was not tried for as long as that lasts.
 func TestTake(t *testing.T) {
 	c := &config.Config{StateDir: config.Path(t.TempDir())}
-	m, log := new(maker), slog.New(slog.DiscardHandler)
+	m, log := new(recorded), slog.New(slog.DiscardHandler)
 	records := audit.New("", log)
 	n := notices.New("", log)
 	t.Cleanup(func() { n.Close(0) })
-	w := New(m, records, n, log)
+	w := newQueuedChanges(m, records, n, log)
 	if err := w.Open(c, ""); err != nil {
 		t.Fatal(err)
 	}

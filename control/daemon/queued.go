@@ -1,5 +1,4 @@
-// Package taker makes the changes that commands have queued while no daemon could make them.
-package taker
+package daemon
 
 import (
 	"context"
@@ -21,8 +20,8 @@ import (
 	"weir/control/queue"
 )
 
-// Maker makes changes of manual entries. It is safe for concurrent use.
-type Maker interface {
+// changeMaker makes changes of manual entries. It is safe for concurrent use.
+type changeMaker interface {
 	// CarryOut makes a change, or refuses it.
 	CarryOut(ctx context.Context, c api.Change) (api.Changed, error)
 
@@ -34,18 +33,18 @@ type Maker interface {
 	Ended(err error) bool
 }
 
-// Notifier notifies of changes that are refused.
-type Notifier interface {
+// refusalNotifier notifies of changes that are refused.
+type refusalNotifier interface {
 	RefusedChange(c api.Change, list string, err error)
 }
 
-// Taker is the queue of changes that were given while no daemon could make them. It is
+// queuedChanges is the queue of changes that were given while no daemon could make them. It is
 // safe for concurrent use.
-type Taker struct {
+type queuedChanges struct {
 	queue    queue.Queue
-	changes  Maker
+	changes  changeMaker
 	audit    *audit.Log
-	notifier Notifier
+	notifier refusalNotifier
 	log      *slog.Logger
 
 	mu       sync.Mutex // held while changes are made
@@ -70,25 +69,25 @@ const (
 	queuedPatience = time.Minute
 )
 
-// New returns the queue of changes that changes makes, before it is open.
-func New(changes Maker, records *audit.Log, notifier Notifier, log *slog.Logger) *Taker {
-	return &Taker{changes: changes, audit: records, notifier: notifier, log: log, patience: queuedPatience}
+// newQueuedChanges returns the queue of changes that changes makes, before it is open.
+func newQueuedChanges(changes changeMaker, records *audit.Log, notifier refusalNotifier, log *slog.Logger) *queuedChanges {
+	return &queuedChanges{changes: changes, audit: records, notifier: notifier, log: log, patience: queuedPatience}
 }
 
 // SetPatience sets for how long a change that the engine cannot take is tried again, from now on and at
 // once, for tests.
-func (w *Taker) SetPatience(of time.Duration) {
+func (w *queuedChanges) SetPatience(of time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.patience, w.failing.retry = of, time.Time{}
 }
 
 // StateDir returns where the queue is, "" where changes cannot wait.
-func (w *Taker) StateDir() string { return w.queue.StateDir() }
+func (w *queuedChanges) StateDir() string { return w.queue.StateDir() }
 
 // Open opens the queue of a configuration. Beside the API's socket, it leaves where the queue and the
 // configuration's file are, "" for no file, for commands that find no daemon.
-func (w *Taker) Open(c *config.Config, file string) error {
+func (w *queuedChanges) Open(c *config.Config, file string) error {
 	at := ""
 	if c.StateDir != "" {
 		var err error
@@ -128,7 +127,7 @@ func leavePlace(socket string, left queue.Place) error {
 }
 
 // Queue stores a change that this daemon cannot make now: it, or the next one, will.
-func (w *Taker) Queue(ctx context.Context, c api.Change) (api.Changed, error) {
+func (w *queuedChanges) Queue(ctx context.Context, c api.Change) (api.Changed, error) {
 	if _, err := lists.Parse(c); err != nil { // the caller learns of it at once
 		return api.Changed{}, err
 	}
@@ -143,7 +142,7 @@ func (w *Taker) Queue(ctx context.Context, c api.Change) (api.Changed, error) {
 
 // Follow makes the changes that wait, until ctx is done. It looks each second: a command
 // may find no daemon just before this one answers.
-func (w *Taker) Follow(ctx context.Context, seconds <-chan struct{}) {
+func (w *queuedChanges) Follow(ctx context.Context, seconds <-chan struct{}) {
 	for {
 		w.Take(ctx)
 		select {
@@ -155,20 +154,20 @@ func (w *Taker) Follow(ctx context.Context, seconds <-chan struct{}) {
 }
 
 // Some reports whether changes wait.
-func (w *Taker) Some() bool {
+func (w *queuedChanges) Some() bool {
 	names, _ := w.queue.Waiting() // take logs what is wrong
 	return slices.ContainsFunc(names, func(name string) bool { return !w.made(name) })
 }
 
 // made reports whether a change that waits was made by this daemon.
-func (w *Taker) made(name string) bool {
+func (w *queuedChanges) made(name string) bool {
 	_, is := w.done.Load(name)
 	return is
 }
 
 // Take makes the changes that wait, in their order, before any that comes later. It reports
 // whether some must wait longer.
-func (w *Taker) Take(ctx context.Context) (wait bool) {
+func (w *queuedChanges) Take(ctx context.Context) (wait bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	wait, err := w.takeEach(ctx)
@@ -185,7 +184,7 @@ func (w *Taker) Take(ctx context.Context) (wait bool) {
 
 // takeEach makes the changes that wait until one must wait longer, which it reports. The caller
 // has locked the queue.
-func (w *Taker) takeEach(ctx context.Context) (wait bool, err error) {
+func (w *queuedChanges) takeEach(ctx context.Context) (wait bool, err error) {
 	names, err := w.queue.Waiting()
 	if err != nil || len(names) == 0 {
 		return false, err
@@ -212,7 +211,7 @@ func (w *Taker) takeEach(ctx context.Context) (wait bool, err error) {
 
 // takeOne makes a change that waits, or refuses it. It returns an error if it must wait
 // longer.
-func (w *Taker) takeOne(ctx context.Context, name string) error {
+func (w *queuedChanges) takeOne(ctx context.Context, name string) error {
 	c, err := w.queue.Read(name)
 	if bad := new(queue.Bad); errors.As(err, &bad) {
 		w.log.Error("a change that was given while no daemon answered cannot be read: " + err.Error())
@@ -231,7 +230,7 @@ func (w *Taker) takeOne(ctx context.Context, name string) error {
 	}
 	ctx = api.As(ctx, c.By)
 	if _, err = w.changes.CarryOut(ctx, c.Change); err != nil {
-		if Waits(err) {
+		if waitsForEngine(err) {
 			if !w.givesUp(name, err) {
 				return err
 			}
@@ -244,14 +243,14 @@ func (w *Taker) takeOne(ctx context.Context, name string) error {
 }
 
 // recordNote records what was done without the daemon.
-func (w *Taker) recordNote(c queue.Command) {
+func (w *queuedChanges) recordNote(c queue.Command) {
 	r := *c.Note
 	r.Time, r.Given = time.Now(), &c.Time
 	w.audit.Record(r)
 }
 
 // TakeNotes records what was done without the daemon, which may be why it ends.
-func (w *Taker) TakeNotes() {
+func (w *queuedChanges) TakeNotes() {
 	q := w.queue
 	names, err := q.Waiting()
 	for _, name := range names {
@@ -267,14 +266,14 @@ func (w *Taker) TakeNotes() {
 	}
 }
 
-// Waits reports whether a change that failed may be made later as it is.
-func Waits(err error) bool {
+// waitsForEngine reports whether a change that failed may be made later as it is.
+func waitsForEngine(err error) bool {
 	return !errors.As(err, new(*api.BadRequest)) && !errors.Is(err, api.ErrNoList)
 }
 
 // givesUp reports whether a change has failed for too long to be tried again. What was not
 // recorded, or not tried, is.
-func (w *Taker) givesUp(name string, err error) bool {
+func (w *queuedChanges) givesUp(name string, err error) bool {
 	if w.changes.Untried(err) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return false
 	}
