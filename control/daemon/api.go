@@ -12,7 +12,6 @@ import (
 	"weir/control/fleet/rehearsal"
 	"weir/control/lists"
 	"weir/control/metrics"
-	"weir/control/notices"
 	"weir/control/observe/drops"
 	"weir/control/observe/partners"
 	"weir/control/observe/worth"
@@ -26,7 +25,7 @@ type API struct {
 	reconfigured
 	*loop
 	records
-	*notices.Notices
+	*notices
 	*readings
 	*changer
 	*trials

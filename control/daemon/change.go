@@ -16,7 +16,6 @@ import (
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/lists"
-	"weir/control/notices"
 	"weir/control/ruleset"
 	"weir/filter/key"
 )
@@ -32,7 +31,7 @@ type changer struct {
 	antiLockout *antiLockout
 	queued      *queuedChanges
 	audit       *audit.Log
-	notifier    *notices.Notices
+	notifier    *notices
 	log         *slog.Logger
 }
 

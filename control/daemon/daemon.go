@@ -35,7 +35,6 @@ import (
 	"weir/control/history"
 	"weir/control/journal"
 	"weir/control/lists"
-	"weir/control/notices"
 	"weir/control/observe/drops"
 	"weir/control/observe/events"
 	"weir/control/observe/flows"
@@ -178,7 +177,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	hub, lends := events.NewHub(o.Log), hosting{d}
 	d.service.log = o.Log
 	d.observers = observers{
-		active: d.active, readings: &d.readings, notifier: notices.New(o.Version, o.Log), log: o.Log,
+		active: d.active, readings: &d.readings, notifier: newNotices(o.Version, o.Log), log: o.Log,
 		hub: hub, stages: stages.NewRunning(string(c.StateDir), hub, o.Log), drops: drops.NewRecorder(lender{d.loop, d.active}, o.Log), exports: flows.New(hub, o.Log),
 		collateral: partners.New(lends, o.Log),
 	}
@@ -208,7 +207,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		version: o.Version, log: o.Log,
 	}
 	d.api = &API{
-		reconfigured: d, loop: d.loop, records: records{d.audit}, Notices: d.observers.notifier, readings: &d.readings,
+		reconfigured: d, loop: d.loop, records: records{d.audit}, notices: d.observers.notifier, readings: &d.readings,
 		changer: &d.changes, trials: &d.trials, override: &d.monitor, policing: &d.policing,
 		trafficHistory: &d.observers.history, Recorder: d.observers.drops, Record: d.observers.collateral, Rehearsals: d.fleet.rehearsals,
 
@@ -407,7 +406,7 @@ func (d *Daemon) Keeps() bool { return d.active.prepared.Config.Keep }
 func (d *Daemon) Stop() error {
 	d.service.notified(d.service.Stopping())
 	d.api.early.Close() // where Run has not
-	defer d.observers.notifier.Close(notices.Grace)
+	defer d.observers.notifier.Close(notifyGrace)
 	defer d.observers.exports.Close(exportGrace)
 	d.observers.exports.Finish(time.Now(), d.active.attach.Metadata().Monitor, &d.observers.meter, d.active.attach.Attached())
 	if u := d.reloads.unconfirmed; u != nil {

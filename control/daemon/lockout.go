@@ -14,7 +14,6 @@ import (
 	"weir/control/list"
 	"weir/control/list/listfile"
 	"weir/control/lockout"
-	"weir/control/notices"
 	"weir/control/observe/flows"
 	"weir/control/ruleset"
 )
@@ -139,7 +138,7 @@ type antiLockout struct {
 	active    *active
 	observers *observers
 	readings  *readings
-	notifier  *notices.Notices
+	notifier  *notices
 	exports   *flows.Exports
 	log       *slog.Logger
 

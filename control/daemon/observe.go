@@ -12,7 +12,6 @@ import (
 	"weir/control/attach/inventory"
 	"weir/control/engine"
 	"weir/control/lockout"
-	"weir/control/notices"
 	"weir/control/notify"
 	"weir/control/observe/drops"
 	"weir/control/observe/events"
@@ -36,7 +35,7 @@ import (
 type observers struct {
 	active   *active
 	readings *readings
-	notifier *notices.Notices
+	notifier *notices
 	log      *slog.Logger
 
 	meter      traffic.Meter   // safe for concurrent use

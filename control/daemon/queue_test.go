@@ -12,7 +12,6 @@ import (
 	"weir/control/config"
 	"weir/control/durable/durabletest"
 	"weir/control/journal"
-	"weir/control/notices"
 	"weir/control/notify"
 	"weir/control/queue"
 	"weir/filter/verdict"
@@ -162,7 +161,7 @@ func TestQueuedIsTriedAgain(t *testing.T) {
 }
 
 // notified has a notifier send to a receiver, and returns what that has received.
-func notified(t *testing.T, n *notices.Notices) <-chan notify.Event {
+func notified(t *testing.T, n *notices) <-chan notify.Event {
 	t.Helper()
 	target, events := receiver.New(t)
 	n.Configure([]notify.Target{target})

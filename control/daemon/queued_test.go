@@ -12,7 +12,6 @@ import (
 	"weir/control/api"
 	"weir/control/audit"
 	"weir/control/config"
-	"weir/control/notices"
 	"weir/control/queue"
 )
 
@@ -40,7 +39,7 @@ func TestTake(t *testing.T) {
 	c := &config.Config{StateDir: config.Path(t.TempDir())}
 	m, log := new(recorded), slog.New(slog.DiscardHandler)
 	records := audit.New("", log)
-	n := notices.New("", log)
+	n := newNotices("", log)
 	t.Cleanup(func() { n.Close(0) })
 	w := newQueuedChanges(m, records, n, log)
 	if err := w.Open(c, ""); err != nil {

@@ -1,6 +1,4 @@
-// Package notices makes notifications of events in a daemon: it decides which ones are sent, with which
-// text, and when an event has ended.
-package notices
+package daemon
 
 import (
 	"context"
@@ -27,9 +25,9 @@ import (
 	"weir/loader/netif"
 )
 
-// Notices turns what happens into events of notifications, in its order: each method
+// notices turns what happens into events of notifications, in its order: each method
 // takes in one kind. The daemon's loop owns it, but for what says otherwise.
-type Notices struct {
+type notices struct {
 	*notify.Notifier // safe for concurrent use
 
 	interfaces map[netif.Target]attach.Condition // as last seen
@@ -54,12 +52,12 @@ type flowID struct {
 // maxFlowsNotified bounds the heavy hitters whose end is waited for.
 const maxFlowsNotified = 1024
 
-// Grace is how long receivers have for the last events when the daemon ends.
-const Grace = 2 * time.Second
+// notifyGrace is how long receivers have for the last events when the daemon ends.
+const notifyGrace = 2 * time.Second
 
-// New returns notices of a daemon of a version, which go nowhere before Reconfigure.
-func New(version string, log *slog.Logger) *Notices {
-	return &Notices{
+// newNotices returns notices of a daemon of a version, which go nowhere before Reconfigure.
+func newNotices(version string, log *slog.Logger) *notices {
+	return &notices{
 		Notifier: notify.New(version, log), interfaces: make(map[netif.Target]attach.Condition),
 		unfiltered: make(map[netif.Target]bool),
 		flows:      make(map[flowID]bool), failing: make(map[string]int),
@@ -68,7 +66,7 @@ func New(version string, log *slog.Logger) *Notices {
 }
 
 // Reconfigure follows a configuration.
-func (n *Notices) Reconfigure(c *config.Config) {
+func (n *notices) Reconfigure(c *config.Config) {
 	n.Configure(c.Notify.Targets)
 	n.surge.SurgeSpec = c.Notify.Surge
 	n.arrivals.Times = c.Notify.Surge.Times
@@ -76,7 +74,7 @@ func (n *Notices) Reconfigure(c *config.Config) {
 }
 
 // endSources ends the failures of sources that lists do not have.
-func (n *Notices) endSources(lists []config.List) {
+func (n *notices) endSources(lists []config.List) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for id, failures := range n.failing {
@@ -97,7 +95,7 @@ func (n *Notices) endSources(lists []config.List) {
 }
 
 // HeavyHitters takes in which flows have become heavy, and which no longer are.
-func (n *Notices) HeavyHitters(of *tracker.Watcher, happened []tracker.Event, now time.Time) {
+func (n *notices) HeavyHitters(of *tracker.Watcher, happened []tracker.Event, now time.Time) {
 	if of != n.watcher { // it knows nothing of the flows of the one before
 		n.watcher = of
 		clear(n.flows)
@@ -138,7 +136,7 @@ func (n *Notices) HeavyHitters(of *tracker.Watcher, happened []tracker.Event, no
 // Fetched takes in the outcome of an attempt to read a source. A first failure may be
 // a restart of the server: the second, some seconds later, is sent. It is safe for
 // concurrent use.
-func (n *Notices) Fetched(name string, o feed.Outcome) {
+func (n *notices) Fetched(name string, o feed.Outcome) {
 	n.mu.Lock()
 	defer n.mu.Unlock() // while sending, too: for the order
 	id := name + "\x00" + o.Source
@@ -164,7 +162,7 @@ func (n *Notices) Fetched(name string, o feed.Outcome) {
 
 // Follow takes in the states of the interfaces. Interfaces that only a pattern names
 // come and go.
-func (n *Notices) Follow(states []attach.State, named []netif.Target) {
+func (n *notices) Follow(states []attach.State, named []netif.Target) {
 	next := make(map[netif.Target]attach.Condition)
 	passing := func(t netif.Target) bool { return !slices.Contains(named, t) }
 	for _, s := range states {
@@ -215,7 +213,7 @@ func (n *Notices) Follow(states []attach.State, named []netif.Target) {
 }
 
 // Second takes in the rates of a second.
-func (n *Notices) Second(r traffic.Rates) {
+func (n *notices) Second(r traffic.Rates) {
 	dropped, what := r.Dropped, "packets are dropped"
 	if r.Monitor {
 		dropped, what = float64(r.Grown[verdict.WouldBlock].Packets)/max(r.Interval.Seconds(), 1e-3), "packets would be dropped"
@@ -244,7 +242,7 @@ func (n *Notices) Second(r traffic.Rates) {
 }
 
 // refuse sends that a change was refused. It is safe for concurrent use.
-func (n *Notices) refuse(c notify.ChangeEvent) {
+func (n *notices) refuse(c notify.ChangeEvent) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	more, ok := n.refused.Pass(time.Now())
@@ -260,7 +258,7 @@ func (n *Notices) refuse(c notify.ChangeEvent) {
 
 // RefusedChange takes in why a change of entries was refused, unless the request
 // itself was wrong: who sent it knows, but for a change that was queued.
-func (n *Notices) RefusedChange(c api.Change, name string, err error) {
+func (n *notices) RefusedChange(c api.Change, name string, err error) {
 	var bad *api.BadRequest
 	switch {
 	case !c.Given.IsZero():
@@ -279,19 +277,19 @@ func (n *Notices) RefusedChange(c api.Change, name string, err error) {
 }
 
 // RefusedReload takes in why a configuration was refused.
-func (n *Notices) RefusedReload(ctx context.Context, err error) {
+func (n *notices) RefusedReload(ctx context.Context, err error) {
 	r := audit.Record{Source: "signal"}
 	audit.ByCaller(ctx, &r)
 	n.refuse(notify.ChangeEvent{Change: audit.Reload, Error: err.Error(), UID: r.UID, User: r.User, Source: r.Source})
 }
 
 // RefusedList takes in why the contents of a list's sources were refused.
-func (n *Notices) RefusedList(l *ruleset.List) {
+func (n *notices) RefusedList(l *ruleset.List) {
 	n.refuse(notify.ChangeEvent{Change: "list", List: l.Name, Error: l.Refused.Error(), Entries: l.From.Status().Entries})
 }
 
 // TestNotify implements [server.Notifier]. It is safe for concurrent use.
-func (n *Notices) TestNotify(ctx context.Context, target string) (tested []api.NotifyTested, err error) {
+func (n *notices) TestNotify(ctx context.Context, target string) (tested []api.NotifyTested, err error) {
 	all, err := n.Test(ctx, target)
 	if errors.Is(err, notify.ErrNoTarget) {
 		return nil, fmt.Errorf("%w%s", api.ErrNoTarget, strings.TrimPrefix(err.Error(), notify.ErrNoTarget.Error()))

@@ -1,4 +1,4 @@
-package notices
+package daemon
 
 import (
 	"errors"
@@ -10,21 +10,12 @@ import (
 	"weir/control/feed"
 	"weir/control/notify"
 	"weir/loader/netif"
-	"weir/tests/receiver"
 	"weir/tests/wait"
 )
 
-// notified has a notifier send to a receiver, and returns what that has received.
-func notified(t *testing.T, n *Notices) <-chan notify.Event {
-	t.Helper()
-	target, events := receiver.New(t)
-	n.Configure([]notify.Target{target})
-	return events
-}
-
 // What begins ends, also where the configuration no longer names it.
 func TestIncidentsEnd(t *testing.T) {
-	n := New("", slog.New(slog.DiscardHandler))
+	n := newNotices("", slog.New(slog.DiscardHandler))
 	t.Cleanup(func() { n.Close(0) })
 	events := notified(t, n)
 	next := func(kind notify.Kind, state notify.State, what string) {
