@@ -294,7 +294,7 @@ func (f *Feed) open(ctx context.Context, w *listfile.Work, s *source, o *Outcome
 	case s.URL == "":
 		b, err = s.files(ctx, known, old != nil)
 	case f.Format.Kind == CrowdSec:
-		b, err = s.stream(ctx, w)
+		b, err = s.stream(ctx, w, f.Clock)
 	case f.Format.Kind == TAXII:
 		b, err = s.collection(ctx)
 	default:

@@ -20,6 +20,7 @@ import (
 	"unicode/utf8"
 	"unique"
 
+	"weir/control/clock"
 	"weir/control/list/listfile"
 	"weir/filter/key"
 )
@@ -82,7 +83,7 @@ func (d decision) enforceable() bool {
 // stream requests CrowdSec's decisions: all of them at the start and after a
 // failure, otherwise the changes. The API computes changes since its last
 // answer, whether or not that arrived.
-func (s *source) stream(ctx context.Context, w *listfile.Work) (*body, error) {
+func (s *source) stream(ctx context.Context, w *listfile.Work, by *clock.Clock) (*body, error) {
 	all := !s.synced
 	s.synced = false
 	u, err := url.Parse(string(s.URL))
@@ -121,7 +122,7 @@ func (s *source) stream(ctx context.Context, w *listfile.Work) (*body, error) {
 			next[value] = d
 		}
 	}
-	b := next.body(s.String())
+	b := next.body(s.String(), by)
 	b.stated = !all || len(s.decisions) == 0
 	// A decision may have ended here by a wrong clock: the API does not send it again.
 	gone := make(map[string]bool, len(deleted))
@@ -242,19 +243,22 @@ func (d decisions) active(now time.Time) (left decisions, ended []string) {
 	return left, ended
 }
 
-// body returns the decisions as a source's contents.
-func (d decisions) body(name string) *body {
+// body returns the decisions as a source's contents, with steady times: a restart must neither end nor
+// prolong decisions where the wall clock is set meanwhile.
+func (d decisions) body(name string, by *clock.Clock) *body {
 	var text bytes.Buffer
+	steady := by.SteadyNow()
+	when := func(t time.Time) string { return steady(t).UTC().Format(time.RFC3339Nano) }
 	for _, value := range slices.Sorted(maps.Keys(d)) {
 		e := d[value]
-		fmt.Fprintf(&text, "%s\t%s\t%s\t%s\t%s\n", value, e.Expires.UTC().Format(time.RFC3339), e.Added.UTC().Format(time.RFC3339), e.Origin, e.Scenario)
+		fmt.Fprintf(&text, "%s\t%s\t%s\t%s\t%s\n", value, when(e.Expires), when(e.Added), e.Origin, e.Scenario)
 	}
 	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(text.Bytes())), nil }
 	return &body{parts: []part{{name, open}}, stated: true, decisions: d}
 }
 
 // parseDecisions is the inverse of body.
-func parseDecisions(text io.Reader) (decisions, error) {
+func parseDecisions(text io.Reader, by *clock.Clock) (decisions, error) {
 	d := decisions{}
 	s := bufio.NewScanner(text)
 	for s.Scan() {
@@ -264,14 +268,14 @@ func parseDecisions(text io.Reader) (decisions, error) {
 			return nil, err
 		}
 		added, _ := time.Parse(time.RFC3339, columns[2]) // zero: unknown
-		d[columns[0]] = Decision{Expires: until, Added: added, Origin: said(columns[3]), Scenario: said(columns[4])}
+		d[columns[0]] = Decision{Expires: by.Wall(until), Added: by.Wall(added), Origin: said(columns[3]), Scenario: said(columns[4])}
 	}
 	return d, s.Err()
 }
 
 // remake rebuilds the contents from CrowdSec's decisions.
 func (f *Feed) remake(s *source) {
-	b := s.decisions.body(s.name)
+	b := s.decisions.body(s.name, f.Clock)
 	c, err := f.receive(nil, s, b, io.Discard)
 	if err != nil {
 		return // cannot fail: they were parsed before

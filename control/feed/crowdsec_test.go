@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	steady "weir/control/clock"
 	"weir/filter/key"
 	"weir/tests/clock"
 )
@@ -163,7 +165,7 @@ func TestCrowdSecDecisions(t *testing.T) {
 
 // What earlier versions have saved has no more than an address and an expiry.
 func TestParseDecisions(t *testing.T) {
-	d, err := parseDecisions(strings.NewReader("192.0.2.1\t2026-01-02T03:04:05Z\n"))
+	d, err := parseDecisions(strings.NewReader("192.0.2.1\t2026-01-02T03:04:05Z\n"), nil)
 	if err != nil || len(d) != 1 || d["192.0.2.1"].Expires.Year() != 2026 || !d["192.0.2.1"].Added.IsZero() {
 		t.Errorf("%+v, %v", d, err)
 	}
@@ -214,7 +216,7 @@ func TestExpiry(t *testing.T) {
 		// As after a successful attempt.
 		s.decisions = decisions{"192.0.2.1": {Expires: time.Now().Add(time.Minute)}, "192.0.2.2": {Expires: time.Now().Add(time.Hour)}, "192.0.2.3": {Expires: time.Now().Add(2 * time.Hour)}}
 		to := &spool{path: s.saved}
-		held, err := f.receive(nil, s, s.decisions.body(s.name), to)
+		held, err := f.receive(nil, s, s.decisions.body(s.name, nil), to)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -261,14 +263,45 @@ func TestClockSteps(t *testing.T) {
 	if _, ended := d.active(now.Add(4*time.Hour + 2*time.Second)); len(ended) != 1 {
 		t.Error("a decision does not end")
 	}
-	part, err := d.body("x").parts[0].open()
+	part, err := d.body("x", nil).parts[0].open()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer part.Close()
-	saved, err := parseDecisions(part)
+	saved, err := parseDecisions(part, nil)
 	if e := saved["192.0.2.1"]; err != nil || !e.Expires.Equal(d["192.0.2.1"].Expires) || e.Expires.Sub(now) < 4*time.Hour {
 		t.Errorf("saved: %+v, %v", saved, err)
+	}
+}
+
+// However the clock is set before a restart, decisions last as long as they would have.
+func TestClockIsSetBeforeRestart(t *testing.T) {
+	m, dir, log := clock.NewMachine(t), t.TempDir(), slog.New(slog.DiscardHandler)
+	again := func() *steady.Clock {
+		c := steady.Open(m.Host(), dir, log)
+		c.Save()
+		return c
+	}
+	d := decisions{"192.0.2.1": {Expires: m.Now().Add(4 * time.Hour), Added: m.Now()}}
+	for _, ahead := range []time.Duration{365 * 24 * time.Hour, -3650 * 24 * time.Hour, 0} {
+		text, err := d.body("x", again()).parts[0].open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Set(ahead, true)
+		m.Pass(time.Hour)
+		if d, err = parseDecisions(text, again()); err != nil {
+			t.Fatal(err)
+		}
+		if _, ended := d.active(m.Now()); len(ended) > 0 {
+			t.Errorf("the clock is ahead by %v: %q has ended", ahead, ended)
+		}
+	}
+	if _, ended := d.active(m.Now().Add(59 * time.Minute)); len(ended) > 0 {
+		t.Error("a decision has ended early")
+	}
+	if _, ended := d.active(m.Now().Add(61 * time.Minute)); len(ended) == 0 {
+		t.Error("a decision does not end")
 	}
 }
 

@@ -33,6 +33,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"weir/control/clock"
 	"weir/control/list"
 	"weir/control/list/listfile"
 )
@@ -63,6 +64,8 @@ type Config struct {
 	Watcher  *Watcher  // of files and directories; nil: they are read at their intervals only
 
 	Version string // of weir, for the User-Agent of requests
+
+	Clock *clock.Clock // by which decisions of CrowdSec are saved; nil: the wall clock
 
 	// Refuse, unless it is nil, returns why a source's entries must not become
 	// active, nil if they may. An operator may have accepted whatever they cover. It

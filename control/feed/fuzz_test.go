@@ -94,11 +94,11 @@ func FuzzDecisions(f *testing.F) {
 		if err != nil {
 			return
 		}
-		src, err := d.body("x").parts[0].open()
+		src, err := d.body("x", nil).parts[0].open()
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := parseDecisions(src)
+		again, err := parseDecisions(src, nil)
 		if err != nil || len(again) != len(d) {
 			t.Fatalf("%v became %v, %v", d, again, err)
 		}

@@ -312,7 +312,7 @@ func (f *Feed) load(ctx context.Context, s *source) Outcome {
 		}
 	}
 	if err == nil && f.Format.Kind == CrowdSec {
-		s.decisions, err = parseDecisions(old.text())
+		s.decisions, err = parseDecisions(old.text(), f.Clock)
 	}
 	if err == nil && f.Format.Kind == Names {
 		s.restoreNames(old.text())

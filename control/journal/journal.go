@@ -104,6 +104,9 @@ type Journal struct {
 	entries entries
 }
 
+// Clock returns the clock by which the journal has steady times.
+func (j *Journal) Clock() *clock.Clock { return j.clock }
+
 // Open reads or creates the journal at path. It returns [ErrLocked] or
 // [ErrForeign], wrapped, or fails if the file cannot be read. A journal that
 // can be read but not written is opened with a warning; Apply then fails until

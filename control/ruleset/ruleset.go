@@ -251,7 +251,7 @@ func OpenFeeds(ctx context.Context, c *config.Config, how Options) (map[string]*
 			of.Refuse = func(e *list.Set, accepted bool) error { return RefuseRead(c, l, e, accepted) }
 			of.MayBeEmpty = of.MayBeEmpty || c.Monitor // which blocks nothing anyway
 			of.Hold, of.ReadOnly = !how.ReadOnly, how.ReadOnly
-			of.Progress, of.Watcher, of.Version = how.Progress, how.Watcher, how.Version
+			of.Progress, of.Watcher, of.Version, of.Clock = how.Progress, how.Watcher, how.Version, how.Journal.Clock()
 			old := cmp.Or(how.Last.List(l.Name), new(List))
 			var err error
 			if f, err = lists.Open(ctx, of, string(c.StateDir), old.FromFeed, l.IsLike(&old.List)); err != nil {

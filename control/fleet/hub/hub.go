@@ -192,7 +192,7 @@ func (h *Hub) openList(ctx context.Context, c config.List, of *config.Hub, forme
 	former = cmp.Or(former, new(managed))
 	var err error
 	from := c.Feed()
-	from.Watcher, from.Version, from.Hold = h.feeds.watcher, h.o.Version, true
+	from.Watcher, from.Version, from.Hold, from.Clock = h.feeds.watcher, h.o.Version, true, h.clock
 	// Also what an operator has accepted: nodes would refuse it, too.
 	from.Refuse = func(e *list.Set, _ bool) error {
 		return c.TooWide(lists.Public(e, c.LeavesOutPrivate()), of.MaxCoverage)
