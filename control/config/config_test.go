@@ -399,6 +399,11 @@ func TestErrors(t *testing.T) {
 		{eth0 + "lists:\n  drop:\n    format: {kind: csv, colunm: 1}\n", []string{`4:25: lists.drop.format.colunm: unknown key "colunm": did you mean column?`}, false},
 		{eth0 + "lists:\n  drop:\n    file: /x", []string{`4:5: lists.drop.file: unknown key "file": did you mean sources: [{file: …}]?`}, false},
 		{eth0 + "lists:\n  drop:\n    Whitelist: x", []string{`4:5: lists.drop.Whitelist: unknown key "Whitelist": did you mean action: allow?`}, false},
+		{eth0 + "whitelist: [192.0.2.1]", []string{`2:1: whitelist: unknown key "whitelist": did you mean lists: {NAME: {action: allow}}?`}, false},
+		{eth0 + "file: /x", []string{`2:1: file: unknown key "file": did you mean lists: {NAME: {sources: [{file: …}]}}?`}, false},
+		{eth0 + "lists: {drop: {action: drop}}", []string{`2:24: lists.drop.action: unknown action "drop": did you mean block?`}, false},
+		{eth0 + "lists: {drop: {action: Whitelist}}", []string{`2:24: lists.drop.action: unknown action "Whitelist": did you mean allow?`}, false},
+		{eth0 + "lists: {drop: {action: log}}", []string{`2:24: lists.drop.action: unknown action "log": want block or allow`}, false},
 		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, enforce, ports, protocols, interfaces, vlans, prefix6, aggregate, ttl, required, anti_lockout, exclude_private, feed, format, lenient, ignore_ports, sources, entries, interval, jitter, max_bad, max_shrink or max_growth`}, false},
 		{eth0 + "lists:\n  a: {}\n  b: {}\n  a: {}\n", []string{`5:3: lists.a: duplicate key, first in line 3`}, false},
 		{eth0 + "lists:\n  a:\n    entries: [192.0.2.1, 192.0.2.1/24, '# none', 192.0.2.1, \"192.0.2.2\\n192.0.2.3\"]\n", []string{
@@ -597,7 +602,7 @@ func TestErrors(t *testing.T) {
 			`7:7: multicast.interfaces[2]: the same as multicast.interfaces[1]`}, true},
 		{"interfaces: [{name: wg0, hook: tcx}, {name: wg1, hook: tc, xdp: generic}, {name: wg2, hook: tc, police: 1Mbit/s}, {name: wg3, hook: tc}]\n" +
 			"loop: {node: 1, key_file: /nowhere}\nmulticast: {interfaces: [eth1]}", []string{
-			`1:32: interfaces[0].hook: unknown hook "tcx": want xdp or tc`,
+			`1:32: interfaces[0].hook: unknown hook "tcx": did you mean tc?`,
 			`1:38: interfaces[1]: multicast is forwarded in native mode only, not tc: elsewhere the copies of a packet may share their bytes`,
 			`1:56: interfaces[1].hook: tc: xdp: generic is a mode of hook xdp: leave one of the two out`,
 			`1:75: interfaces[2]: multicast is forwarded in native mode only, not tc: elsewhere the copies of a packet may share their bytes`,

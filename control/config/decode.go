@@ -607,13 +607,24 @@ func (d *decoder) strings(n ast.Node, v reflect.Value, path string) {
 // meanings are words of other programs, with what they are here.
 var meanings = map[string]string{
 	"file": "sources: [{file: …}]", "path": "sources: [{file: …}]", "url": "sources: [{url: …}]",
-	"whitelist": "action: allow", "allowlist": "action: allow", "blacklist": "action: block", "blocklist": "action: block",
+	"whitelist": "action: allow", "allowlist": "action: allow", "accept": "action: allow", "pass": "action: allow",
+	"blacklist": "action: block", "blocklist": "action: block", "drop": "action: block", "deny": "action: block",
 }
 
 // wanted returns an error with what a word means here, the nearest of the valid words, or all of them.
 func wanted(word string, words []string) error {
 	means := meanings[strings.ToLower(word)]
-	if of, _, _ := strings.Cut(means, ":"); slices.Contains(words, of) {
+	key, value, _ := strings.Cut(means, ": ")
+	switch {
+	case means == "" || slices.Contains(words, key):
+	case slices.Contains(words, value):
+		means = value
+	case slices.Contains(words, "lists"): // which it is about
+		means = "lists: {NAME: {" + means + "}}"
+	default:
+		means = ""
+	}
+	if means != "" {
 		return fmt.Errorf("%q: did you mean %s?", word, means)
 	}
 	if near := quantity.Nearest(word, words); near != "" {

@@ -150,7 +150,7 @@ func (f *TLSFirst) UnmarshalText(text []byte) error {
 // oneOf sets a name that is one of two.
 func oneOf[T ~string](to *T, what string, text []byte, a, b T) error {
 	if !slices.Contains([]T{a, b}, T(text)) {
-		return fmt.Errorf("unknown %s %q: want %s or %s", what, text, a, b)
+		return fmt.Errorf("unknown %s %w", what, wanted(string(text), []string{string(a), string(b)}))
 	}
 	*to = T(text)
 	return nil
