@@ -7,7 +7,6 @@ import (
 	"weir/control/ask"
 	"weir/control/audit"
 	"weir/control/console"
-	"weir/control/entries"
 	"weir/control/fleet/node"
 	"weir/control/fleet/rehearsal"
 	"weir/control/lists"
@@ -15,6 +14,7 @@ import (
 	"weir/control/observe/drops"
 	"weir/control/observe/partners"
 	"weir/control/observe/worth"
+	"weir/control/ruleset"
 	"weir/control/serve"
 )
 
@@ -39,7 +39,7 @@ type API struct {
 	early *serve.Early // at the API's socket; nil: it could not be opened yet
 	consoles
 	stageRoutes
-	*entries.Pages
+	*ruleset.Pages
 	*lists.Reader
 	*ask.Explainer
 	*worth.Appraiser

@@ -28,7 +28,6 @@ import (
 	"weir/control/doctor"
 	"weir/control/durable"
 	"weir/control/engine"
-	"weir/control/entries"
 	"weir/control/feed"
 	"weir/control/fleet/member"
 	"weir/control/fleet/rehearsal"
@@ -213,7 +212,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 
 		consoles:    consoles{audit: d.audit},
 		stageRoutes: d.observers.stages.Routes(host{d.loop, d.active, d.audit}),
-		Pages:       entries.New(lends),
+		Pages:       ruleset.NewPages(lends),
 		Reader:      d.feeds.Reader,
 		Explainer:   ask.New(lends, &d.observers.meter, d.observers.drops, d.observers.stages, o.Version),
 		Appraiser:   worth.New(lends, &d.observers.meter, d.observers.drops, &d.observers.history, d.observers.collateral),

@@ -1,4 +1,4 @@
-package entries
+package ruleset
 
 import (
 	"fmt"
@@ -12,7 +12,6 @@ import (
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/list/listfile"
-	"weir/control/ruleset"
 	"weir/filter/key"
 )
 
@@ -46,7 +45,7 @@ func TestFirstEntries(t *testing.T) {
 				entry.Expires = now.Add(time.Duration(i) * time.Minute)
 			}
 			if i%4 == 1 {
-				entry.UID, entry.Reason = api.NoUID, ruleset.ReasonLeft
+				entry.UID, entry.Reason = api.NoUID, ReasonLeft
 			}
 			keys, batch = append(keys, one), append(batch, journal.Change{Entry: entry})
 		}
@@ -65,7 +64,7 @@ func TestFirstEntries(t *testing.T) {
 		{api.EntriesQuestion{Expiring: time.Hour}, func(e journal.Entry) bool {
 			return !e.Expires.IsZero() && !e.Expires.After(now.Add(time.Hour))
 		}},
-		{api.EntriesQuestion{Manual: true}, func(e journal.Entry) bool { return e.Reason != ruleset.ReasonLeft }},
+		{api.EntriesQuestion{Manual: true}, func(e journal.Entry) bool { return e.Reason != ReasonLeft }},
 	} {
 		var want []key.Key
 		for _, k := range keys {
@@ -99,16 +98,16 @@ func TestFirstEntries(t *testing.T) {
 }
 
 func FuzzCursor(f *testing.F) {
-	f.Add(cursor{"manual", key.Source(netip.MustParsePrefix("192.0.2.1/32"))}.text())
+	f.Add(pageCursor{"manual", key.Source(netip.MustParsePrefix("192.0.2.1/32"))}.text())
 	f.Add("")
 	f.Add("AA")
 	f.Add("eA")
 	f.Fuzz(func(t *testing.T, text string) {
-		c, err := parseCursor(text)
+		c, err := parsePageCursor(text)
 		if err != nil || text == "" {
 			return
 		}
-		if again, err := parseCursor(c.text()); err != nil || again != c {
+		if again, err := parsePageCursor(c.text()); err != nil || again != c {
 			t.Fatalf("%q: %+v is %+v, %v", text, c, again, err)
 		}
 	})

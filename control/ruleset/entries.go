@@ -1,6 +1,4 @@
-// Package entries reads the entries of lists that commands have added, a page at a time, and writes lists in
-// the formats of other programs.
-package entries
+package ruleset
 
 import (
 	"cmp"
@@ -17,7 +15,6 @@ import (
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/list/listfile"
-	"weir/control/ruleset"
 	"weir/filter/key"
 	"weir/filter/ordered"
 )
@@ -41,19 +38,19 @@ type shownEntry struct {
 	origin string // of a decision of CrowdSec
 }
 
-// cursor is the position of an entry among all.
-type cursor struct {
+// pageCursor is the position of an entry among all.
+type pageCursor struct {
 	list string
 	key  key.Key
 }
 
-// text returns the form of the cursor that clients give back.
-func (c cursor) text() string {
+// text returns the form of the pageCursor that clients give back.
+func (c pageCursor) text() string {
 	return base64.RawURLEncoding.EncodeToString(c.key.Append([]byte(c.list + "\x00")))
 }
 
-// parseCursor reads such a text; "": before all.
-func parseCursor(text string) (c cursor, err error) {
+// parsePageCursor reads such a text; "": before all.
+func parsePageCursor(text string) (c pageCursor, err error) {
 	if text == "" {
 		return c, nil
 	}
@@ -61,27 +58,27 @@ func parseCursor(text string) (c cursor, err error) {
 	name, serial, ok := strings.Cut(string(b), "\x00")
 	if err == nil && ok && name != "" {
 		if k, err := key.Parse([]byte(serial)); err == nil {
-			return cursor{name, k}, nil
+			return pageCursor{name, k}, nil
 		}
 	}
 	return c, &api.BadRequest{Err: fmt.Errorf("after=%.60q: want the next of the page before", text)}
 }
 
 // Pages reads the entries of lists. It is safe for concurrent use.
-type Pages struct{ host ruleset.Host }
+type Pages struct{ host Host }
 
-// New returns what reads the lists of a host.
-func New(host ruleset.Host) *Pages { return &Pages{host} }
+// NewPages returns what reads the lists of a host.
+func NewPages(host Host) *Pages { return &Pages{host} }
 
 // Entries implements [server.EntriesReader]. The loop only lends its sets, which are
 // immutable: however many entries there are, filtering goes on.
 func (r *Pages) Entries(ctx context.Context, asked api.EntriesQuestion) (page api.Entries, err error) {
-	at, err := parseCursor(asked.After)
+	at, err := parsePageCursor(asked.After)
 	if err != nil {
 		return page, err
 	}
 	var lists []manualList
-	if err := r.host.Lend(ctx, func(a ruleset.Active) error {
+	if err := r.host.Lend(ctx, func(a Active) error {
 		if asked.List != "" {
 			if _, err := a.ByName.Find(asked.List); err != nil {
 				return err
@@ -114,7 +111,7 @@ func (r *Pages) Entries(ctx context.Context, asked api.EntriesQuestion) (page ap
 		// One more than the page has, to know whether there is another page.
 		for _, e := range l.first(ctx, after, asked, now, asked.Limit+1-len(page.Entries)) {
 			if len(page.Entries) == asked.Limit {
-				page.Next = cursor{page.Entries[asked.Limit-1].List, at.key}.text()
+				page.Next = pageCursor{page.Entries[asked.Limit-1].List, at.key}.text()
 				return page, nil
 			}
 			at.key = e.Key
@@ -155,7 +152,7 @@ func (l *manualList) first(ctx context.Context, after *key.Key, asked api.Entrie
 		if !wanted(k) {
 			continue
 		}
-		if e, ok := l.journal.Get(l.name, k); ok && !(asked.Manual && ruleset.Lingers(e)) { // else it was removed since
+		if e, ok := l.journal.Get(l.name, k); ok && !(asked.Manual && Lingers(e)) { // else it was removed since
 			add(shownEntry{Entry: e})
 		}
 	}
@@ -181,7 +178,7 @@ func (l *manualList) first(ctx context.Context, after *key.Key, asked api.Entrie
 
 func entryOf(l manualList, e shownEntry, users map[uint32]string) api.Entry {
 	out := api.Entry{
-		List: l.name, Action: l.action, Entry: e.Key.String(), Manual: e.origin == "" && !ruleset.Lingers(e.Entry), Added: e.Added, Reason: e.Reason, Origin: e.origin,
+		List: l.name, Action: l.action, Entry: e.Key.String(), Manual: e.origin == "" && !Lingers(e.Entry), Added: e.Added, Reason: e.Reason, Origin: e.origin,
 	}
 	if !e.Expires.IsZero() {
 		out.Expires = &e.Expires
@@ -201,7 +198,7 @@ func entryOf(l manualList, e shownEntry, users map[uint32]string) api.Entry {
 func (r *Pages) Export(ctx context.Context, name, format string) (api.Export, error) {
 	var of engine.List
 	var sets []*list.Set
-	if err := r.host.Lend(ctx, func(a ruleset.Active) error {
+	if err := r.host.Lend(ctx, func(a Active) error {
 		l, err := a.ByName.Find(name)
 		if err != nil {
 			return err
