@@ -110,7 +110,7 @@ func (s *side[P]) plan() error {
 		}
 	}
 	var err error
-	s.levels, err = PlanPrefixes(&h)
+	s.levels, err = planPrefixes(&h)
 	return err
 }
 

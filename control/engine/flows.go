@@ -23,7 +23,7 @@ type flows struct {
 // plan plans the levels. It fails where the flows have more shapes than a set can
 // have, and would become too many at fewer.
 func (f *flows) plan() error {
-	stored, err := PlanFlows(f.shapes())
+	stored, err := planFlows(f.shapes())
 	if err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func (f *flows) plan() error {
 func (f *flows) shapes() map[key.Shape]int {
 	counts := make(map[key.Shape]int)
 	for _, c := range f.relation {
-		CountShapes(counts, c.keys)
+		countShapes(counts, c.keys)
 	}
 	return counts
 }
@@ -142,6 +142,6 @@ func Shapes(s *list.Set) int {
 		return 0
 	}
 	counts := make(map[key.Shape]int)
-	CountShapes(counts, s.Flows)
+	countShapes(counts, s.Flows)
 	return len(counts) + s.V4.Lengths.Len() + s.V6.Lengths.Len()
 }

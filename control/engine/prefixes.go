@@ -13,8 +13,8 @@ const maxLevels = membership.MaxShapes / 2
 // maxGrowth bounds how many entries one prefix may become on average.
 const maxGrowth = 16
 
-// PlanPrefixes returns the levels of prefixes. It fails where they would become too many.
-func PlanPrefixes(h *prefix.Histogram) (prefix.Levels, error) {
+// planPrefixes returns the levels of prefixes. It fails where they would become too many.
+func planPrefixes(h *prefix.Histogram) (prefix.Levels, error) {
 	// Memory for probes: entries may grow by a quarter, and by a few thousand in any
 	// case; where the lengths are too many for that, by maxGrowth.
 	n := h.Total()

@@ -27,10 +27,10 @@ const (
 	maxFlowsShapes = 8 * membership.MaxShapes
 )
 
-// PlanFlows returns at which shape flows of each shape are stored, given their number by
+// planFlows returns at which shape flows of each shape are stored, given their number by
 // shape. It fails where there are more shapes than a set can have, and the flows would become
 // too many at fewer.
-func PlanFlows(counts map[key.Shape]int) (map[key.Shape]key.Shape, error) {
+func planFlows(counts map[key.Shape]int) (map[key.Shape]key.Shape, error) {
 	stored := make(map[key.Shape]key.Shape)
 	for _, v6 := range []bool{false, true} {
 		of := maps.Clone(counts)
@@ -58,8 +58,8 @@ func NewFlows(stored map[key.Shape]key.Shape) *Flows {
 	return l
 }
 
-// CountShapes adds the numbers of flows by their shape.
-func CountShapes(counts map[key.Shape]int, flows list.Sorted[key.Key]) {
+// countShapes adds the numbers of flows by their shape.
+func countShapes(counts map[key.Shape]int, flows list.Sorted[key.Key]) {
 	for s, of := range list.ByShape(flows) {
 		counts[s] += of.Len()
 	}
@@ -93,15 +93,15 @@ func tooManyShapes(counts map[key.Shape]int, v6 bool) error {
 		family = "IPv6"
 	}
 	var examples []string
-	for _, s := range RarestFirst(counts)[:3] {
+	for _, s := range rarestFirst(counts)[:3] {
 		examples = append(examples, fmt.Sprintf("%v (%d entries)", s, counts[s]))
 	}
 	return fmt.Errorf("%d combinations of fields and prefix lengths are in use by %s flows, the limit is %d, and too few can be merged; the rarest are %s",
 		len(counts), family, membership.MaxShapes, strings.Join(examples, ", "))
 }
 
-// RarestFirst returns the shapes in ascending order of the number of their flows.
-func RarestFirst(counts map[key.Shape]int) []key.Shape {
+// rarestFirst returns the shapes in ascending order of the number of their flows.
+func rarestFirst(counts map[key.Shape]int) []key.Shape {
 	return slices.SortedFunc(maps.Keys(counts), func(a, b key.Shape) int {
 		return cmp.Or(counts[a]-counts[b], a.Compare(b))
 	})

@@ -14,7 +14,6 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/engine"
-	"weir/control/engine/census"
 	"weir/control/list"
 	"weir/control/lists"
 	"weir/control/lockout"
@@ -142,7 +141,7 @@ type read struct {
 type admission struct {
 	config     *config.Config
 	objections []lockout.Objection
-	census     *census.Census
+	census     *engine.Census
 }
 
 // admission returns what decides about what was read.
@@ -154,7 +153,7 @@ func (p *Ruleset) admission(all []read) *admission {
 		}
 		rules[r.SourceNumber-1].Contents = r.contents
 	}
-	return &admission{p.Config, lockout.Check(rules, PolicyOf(p.Config), p.Peers), census.New(active)}
+	return &admission{p.Config, lockout.Check(rules, PolicyOf(p.Config), p.Peers), engine.NewCensus(active)}
 }
 
 // Admit returns contents without what is left out.
@@ -171,7 +170,7 @@ func (a *admission) admit(r read) (*list.Set, LeftOut) {
 
 // withoutSpare returns the contents of list number n without the flows of its rarest
 // shapes for which a set has no room beside the other lists.
-func withoutSpare(census *census.Census, n uint16) (*list.Set, []api.SpareShape) {
+func withoutSpare(census *engine.Census, n uint16) (*list.Set, []api.SpareShape) {
 	contents := census.Contents(n)
 	spare := census.Spare(n)
 	if len(spare) == 0 {
@@ -193,7 +192,7 @@ func withoutSpare(census *census.Census, n uint16) (*list.Set, []api.SpareShape)
 // take precedence. undo restores what each list says is left out, but not its contents.
 func (p *Ruleset) MakeRoom() (undo func()) {
 	left := make(map[*List][]api.SpareShape)
-	census := census.New(p.Rules)
+	census := engine.NewCensus(p.Rules)
 	for _, l := range slices.Backward(p.Lists) {
 		if l.SourceNumber == 0 {
 			continue

@@ -22,7 +22,6 @@ import (
 	"weir/control/attach/inventory"
 	"weir/control/config"
 	"weir/control/engine"
-	"weir/control/engine/census"
 	"weir/control/feed"
 	"weir/control/geo"
 	"weir/control/journal"
@@ -486,10 +485,10 @@ func (l *List) refuse(c *config.Config, contents *list.Set, last *Ruleset) {
 // in the last engine, or nothing. Manual entries come first, then lists that have not changed, then those of a higher
 // priority.
 func (p *Ruleset) fit(last *Ruleset) {
-	if last != nil && slices.EqualFunc(p.Rules, last.Rules, engine.List.Equal) || census.Fits(p.Rules) == nil {
+	if last != nil && slices.EqualFunc(p.Rules, last.Rules, engine.List.Equal) || engine.Fits(p.Rules) == nil {
 		return
 	}
-	census := census.New(p.Rules)
+	census := engine.NewCensus(p.Rules)
 	var read []*List
 	for _, l := range p.Lists {
 		if l.SourceNumber == 0 {

@@ -1,5 +1,4 @@
-// Package census counts entries, and knows by that whether a set can have them.
-package census
+package engine
 
 import (
 	"errors"
@@ -7,7 +6,6 @@ import (
 	"maps"
 	"slices"
 
-	"weir/control/engine"
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/filter/prefix"
@@ -17,7 +15,7 @@ import (
 // by length, and flows by shape. It counts the contents of a list once, so that it is cheap
 // to ask what fits with other contents of one list.
 type Census struct {
-	lists    []engine.List
+	lists    []List
 	prefixes []*prefixCounts // by list; nil: to be counted
 	flows    []shapeCounts   // likewise
 
@@ -29,7 +27,7 @@ type Census struct {
 // kind is a direction and an action, whose lists share a set.
 type kind struct{ out, allow bool }
 
-func kindOf(l engine.List) kind { return kind{l.Direction == engine.Out, l.Allow} }
+func kindOf(l List) kind { return kind{l.Direction == Out, l.Allow} }
 
 // prefixCounts are the numbers of prefixes by length, of one or more lists.
 type prefixCounts struct{ src4, dst4, src6, dst6 prefix.Histogram }
@@ -56,8 +54,8 @@ func (c shapeCounts) add(one shapeCounts, sign int) {
 	}
 }
 
-// New returns a census of lists. List number n is lists[n-1].
-func New(lists []engine.List) *Census {
+// NewCensus returns a census of lists. List number n is lists[n-1].
+func NewCensus(lists []List) *Census {
 	return &Census{
 		lists: slices.Clone(lists), prefixes: make([]*prefixCounts, len(lists)), flows: make([]shapeCounts, len(lists)),
 		allPrefixes: make(map[kind]*prefixCounts), allFlows: make(map[kind]shapeCounts),
@@ -106,7 +104,7 @@ func (c *Census) flowsOf(i int) shapeCounts {
 	if c.flows[i] == nil {
 		c.flows[i] = make(shapeCounts)
 		if contents := c.lists[i].Contents; contents.Len() > 0 {
-			engine.CountShapes(c.flows[i], contents.Flows)
+			countShapes(c.flows[i], contents.Flows)
 		}
 	}
 	return c.flows[i]
@@ -166,15 +164,15 @@ func (c *Census) fits(of kind) error {
 	var errs []error
 	n := c.prefixesOfAll(of)
 	for _, h := range []*prefix.Histogram{&n.src4, &n.dst4, &n.src6, &n.dst6} {
-		_, err := engine.PlanPrefixes(h)
+		_, err := planPrefixes(h)
 		errs = append(errs, err)
 	}
-	_, err := engine.PlanFlows(c.flowsOfAll(of))
+	_, err := planFlows(c.flowsOfAll(of))
 	return errors.Join(append(errs, err)...)
 }
 
 // Fits returns why no set could have the contents of lists, nil if one can.
-func Fits(lists []engine.List) error { return New(lists).Fits() }
+func Fits(lists []List) error { return NewCensus(lists).Fits() }
 
 // Spare returns flows of list number n without which those of all lists of its kind fit
 // into a set: those of its rarest shapes, none if they fit with them, and all if they do
@@ -185,7 +183,7 @@ func (c *Census) Spare(n uint16) []key.Key {
 		return nil
 	}
 	own, all := c.flowsOf(int(n-1)), c.flowsOfAll(kindOf(l))
-	rarest := engine.RarestFirst(own)
+	rarest := rarestFirst(own)
 	fits := func(most int) bool { // without so many shapes
 		left := maps.Clone(all)
 		for _, s := range rarest[:most] {
@@ -193,7 +191,7 @@ func (c *Census) Spare(n uint16) []key.Key {
 				delete(left, s)
 			}
 		}
-		_, err := engine.PlanFlows(left)
+		_, err := planFlows(left)
 		return err == nil
 	}
 	least, most := 0, len(rarest)

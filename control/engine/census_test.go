@@ -1,4 +1,4 @@
-package census
+package engine
 
 import (
 	"fmt"
@@ -9,26 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/engine"
 	"weir/control/list"
 	"weir/filter/key"
 )
-
-// ofKeys returns a list with the entries of some keys.
-func ofKeys(l engine.List, keys ...key.Key) engine.List {
-	l.Contents = list.SetOf(keys...)
-	return l
-}
-
-// randomShapes returns n shapes with a number of flows each.
-func randomShapes(rng *rand.Rand, n, fields, bits int) map[key.Shape]int {
-	counts := make(map[key.Shape]int)
-	for len(counts) < n {
-		s := key.Shape{Fields: key.Fields(rng.IntN(fields)<<1) | key.FieldProto, SrcBits: uint8(rng.IntN(bits)), DstBits: uint8(rng.IntN(bits))}
-		counts[s] = 1 + rng.IntN(1+rng.IntN(1000))
-	}
-	return counts
-}
 
 // Flows of shapes that cannot be merged are spared, the rarest first.
 func TestSpare(t *testing.T) {
@@ -50,14 +33,14 @@ func TestSpare(t *testing.T) {
 		k, _ := key.Shape{Fields: key.FieldDstPort, SrcBits: 24, DstBits: 24}.Of(key.Tuple{Src: from, Dst: from, HasPorts: true, DstPort: port})
 		common = append(common, k)
 	}
-	lists := []engine.List{ofKeys(engine.List{Name: "few"}, common...), ofKeys(engine.List{Name: "many"}, slices.Concat(far, common)...)}
-	if spare := New(lists).Spare(1); len(spare) != len(common) {
+	lists := []List{ofKeys(List{Name: "few"}, common...), ofKeys(List{Name: "many"}, slices.Concat(far, common)...)}
+	if spare := NewCensus(lists).Spare(1); len(spare) != len(common) {
 		t.Errorf("beside a list that does not fit, %d flows are spared", len(spare))
 	}
 	if Fits(lists) == nil {
 		t.Fatal("the lists fit")
 	}
-	spare := New(lists).Spare(2)
+	spare := NewCensus(lists).Spare(2)
 	if len(spare) == 0 || len(spare) > len(far)/2 {
 		t.Errorf("%d of %d flows are spared", len(spare), len(far))
 	}
@@ -70,20 +53,20 @@ func TestSpare(t *testing.T) {
 	if err := Fits(lists); err != nil {
 		t.Errorf("without those that are spared: %v", err)
 	}
-	if n := New(lists).Spare(2); n != nil {
+	if n := NewCensus(lists).Spare(2); n != nil {
 		t.Errorf("of those that fit, %d are spared", len(n))
 	}
 }
 
 // One list of many shapes costs the others nothing.
 func TestSpareOfMany(t *testing.T) {
-	lists := []engine.List{ofKeys(engine.List{Name: "shapes"}, manyShapes()...)}
+	lists := []List{ofKeys(List{Name: "shapes"}, manyShapes()...)}
 	for i := range 180 {
-		lists = append(lists, ofKeys(engine.List{Name: fmt.Sprint(i)}, key.Source(netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 32))))
+		lists = append(lists, ofKeys(List{Name: fmt.Sprint(i)}, key.Source(netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 32))))
 	}
 	for round := range 2 {
 		began := time.Now()
-		c := New(lists)
+		c := NewCensus(lists)
 		for n := range lists {
 			if spare := c.Spare(uint16(n + 1)); len(spare) > 0 != (n == 0) {
 				t.Errorf("of list %d, %d flows are spared", n+1, len(spare))
@@ -118,9 +101,9 @@ func TestCensus(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	fits := 0
 	for range 40 {
-		var lists []engine.List
+		var lists []List
 		for i := range 1 + rng.IntN(4) {
-			l := engine.List{Name: fmt.Sprint(i), Allow: rng.IntN(2) == 0, Direction: engine.Direction(rng.IntN(4))}
+			l := List{Name: fmt.Sprint(i), Allow: rng.IntN(2) == 0, Direction: Direction(rng.IntN(4))}
 			var keys []key.Key
 			for s := range randomShapes(rng, rng.IntN(300), 5, 33) {
 				k, _ := s.Of(key.Tuple{Src: netip.MustParseAddr("10.1.2.3"), Dst: netip.MustParseAddr("10.3.2.1"), HasPorts: true, Proto: 6})
@@ -132,8 +115,8 @@ func TestCensus(t *testing.T) {
 			l.Contents = list.SetOf(keys...)
 			lists = append(lists, l)
 		}
-		_, want := engine.Reference(lists, engine.Config{Outgoing: true})
-		c := New(make([]engine.List, len(lists)))
+		_, want := Reference(lists, Config{Outgoing: true})
+		c := NewCensus(make([]List, len(lists)))
 		for i, l := range lists {
 			c.lists[i] = l
 			c.lists[i].Contents = nil
