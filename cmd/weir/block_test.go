@@ -23,7 +23,6 @@ import (
 	"weir/control/api/server"
 	"weir/control/explain"
 	forwarding "weir/control/stage/multicast"
-	"weir/control/stage/multicast/message"
 )
 
 // fakeDaemon is a daemon that takes commands, and keeps the last change.
@@ -39,7 +38,7 @@ type fakeDaemon struct {
 	status    api.Status
 	answers   []api.Answer
 	frames    [][]byte // that were to be explained
-	multicast message.Multicast
+	multicast api.Multicast
 	notified  []api.NotifyTested
 	err       error
 
@@ -56,7 +55,7 @@ type fakeDaemon struct {
 	changed          api.Change
 	queues           bool // changes wait
 	flushed          api.FlushChange
-	changedMulticast message.MulticastChange
+	changedMulticast api.MulticastChange
 	changedPolice    api.PoliceChange
 	changedMonitor   api.MonitorChange
 	enforced         map[string]api.EnforceChange
@@ -217,7 +216,7 @@ func (d *fakeDaemon) EndConsole(context.Context) (api.ConsoleEnded, error) {
 
 func (d *fakeDaemon) Routes() []routing.Route { return forwarding.Routes(d) }
 
-func (d *fakeDaemon) Multicast(context.Context) (message.Multicast, error) {
+func (d *fakeDaemon) Multicast(context.Context) (api.Multicast, error) {
 	return d.multicast, d.err
 }
 
@@ -231,9 +230,9 @@ func (d *fakeDaemon) TestNotify(_ context.Context, target string) ([]api.NotifyT
 	return tested, d.err
 }
 
-func (d *fakeDaemon) ChangeMulticast(_ context.Context, c message.MulticastChange) (message.MulticastChanged, error) {
+func (d *fakeDaemon) ChangeMulticast(_ context.Context, c api.MulticastChange) (api.MulticastChanged, error) {
 	d.changedMulticast = c
-	changed := message.MulticastChanged{Interface: c.Interface, Unchanged: len(c.Groups) - 1}
+	changed := api.MulticastChanged{Interface: c.Interface, Unchanged: len(c.Groups) - 1}
 	if c.Remove {
 		changed.Removed = 1
 	} else {

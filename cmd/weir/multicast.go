@@ -11,10 +11,9 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/stage/multicast"
-	forwarding "weir/control/stage/multicast/client"
-	"weir/control/stage/multicast/message"
 )
 
 func newMulticast() *cobra.Command {
@@ -52,12 +51,12 @@ names are forgotten.`,
 
 // newMulticastChange completes a command that asks for a change.
 func newMulticastChange(c *cobra.Command, remove bool) *cobra.Command {
-	change := message.MulticastChange{Remove: remove}
+	change := api.MulticastChange{Remove: remove}
 	f := c.Flags()
 	f.StringVar(&change.Interface, "iface", "", "`name` of the interface")
 	c.Args = someArgs("GROUP")
-	return question[*message.MulticastChanged]{
-		ask: func(c *cobra.Command, of *client.Client, args []string) (*message.MulticastChanged, error) {
+	return question[*api.MulticastChanged]{
+		ask: func(c *cobra.Command, of *client.Client, args []string) (*api.MulticastChanged, error) {
 			if change.Interface == "" {
 				return nil, usageError{errors.New("--iface is required")}
 			}
@@ -67,9 +66,9 @@ func newMulticastChange(c *cobra.Command, remove bool) *cobra.Command {
 				}
 			}
 			change.Groups = args
-			return forwarding.Change(c.Context(), of, change)
+			return of.ChangeMulticast(c.Context(), change)
 		},
-		text: func(c *cobra.Command, changed *message.MulticastChanged) {
+		text: func(c *cobra.Command, changed *api.MulticastChanged) {
 			verb, n, unchanged := "forwarded to", changed.Added, "already"
 			if remove {
 				verb, n, unchanged = "no longer forwarded to", changed.Removed, "not before"
@@ -98,33 +97,33 @@ of unwanted groups that pass it, from the bits that are set now.`,
 		Args: noArgs,
 	}
 	c.Flags().StringSliceVar(&ifaces, "iface", nil, "`interfaces` to show, joined by commas (default all)")
-	return question[*message.Multicast]{
-		ask: func(c *cobra.Command, of *client.Client, _ []string) (*message.Multicast, error) {
-			m, err := forwarding.Get(c.Context(), of)
+	return question[*api.Multicast]{
+		ask: func(c *cobra.Command, of *client.Client, _ []string) (*api.Multicast, error) {
+			m, err := of.Multicast(c.Context())
 			if err != nil {
 				return nil, err
 			}
 			return m, only(m, ifaces)
 		},
-		text: func(c *cobra.Command, m *message.Multicast) { printMulticast(c.OutOrStdout(), m) },
+		text: func(c *cobra.Command, m *api.Multicast) { printMulticast(c.OutOrStdout(), m) },
 	}.complete(c)
 }
 
 // only leaves the interfaces of these names, unless there are none.
-func only(m *message.Multicast, names []string) error {
+func only(m *api.Multicast, names []string) error {
 	if len(names) == 0 {
 		return nil
 	}
 	for _, name := range names {
-		if !slices.ContainsFunc(m.Interfaces, func(i message.MulticastInterface) bool { return i.Name == name }) {
+		if !slices.ContainsFunc(m.Interfaces, func(i api.MulticastInterface) bool { return i.Name == name }) {
 			return fmt.Errorf("multicast is not forwarded to an interface %s", name)
 		}
 	}
-	m.Interfaces = slices.DeleteFunc(m.Interfaces, func(i message.MulticastInterface) bool { return !slices.Contains(names, i.Name) })
+	m.Interfaces = slices.DeleteFunc(m.Interfaces, func(i api.MulticastInterface) bool { return !slices.Contains(names, i.Name) })
 	return nil
 }
 
-func printMulticast(out io.Writer, m *message.Multicast) {
+func printMulticast(out io.Writer, m *api.Multicast) {
 	count := func(n uint64) string { return humanize.Comma(int64(n)) }
 	printRows(out, func(row func(name, format string, args ...any)) {
 		row("groups", "%s of %s at most, at which filters err at a rate of %.1e", count(uint64(m.Groups)), count(uint64(m.MaxGroups)), m.Planned)

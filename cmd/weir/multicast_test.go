@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/stage/multicast/message"
 )
 
 func TestMulticastChanges(t *testing.T) {
@@ -18,17 +17,17 @@ func TestMulticastChanges(t *testing.T) {
 	socket := serveDaemon(t, d)
 	for _, c := range []struct {
 		args []string
-		want message.MulticastChange
+		want api.MulticastChange
 		out  string
 	}{
 		{
 			[]string{"add", "--iface", "eth1", "239.1.2.3", "ff0e::1"},
-			message.MulticastChange{Interface: "eth1", Groups: []string{"239.1.2.3", "ff0e::1"}},
+			api.MulticastChange{Interface: "eth1", Groups: []string{"239.1.2.3", "ff0e::1"}},
 			"forwarded to eth1: 1; already: 1\n",
 		},
 		{
 			[]string{"remove", "239.1.2.3", "--iface", "eth1"},
-			message.MulticastChange{Remove: true, Interface: "eth1", Groups: []string{"239.1.2.3"}},
+			api.MulticastChange{Remove: true, Interface: "eth1", Groups: []string{"239.1.2.3"}},
 			"no longer forwarded to eth1: 1\n",
 		},
 	} {
@@ -63,14 +62,14 @@ func TestMulticastChanges(t *testing.T) {
 
 func TestMulticastList(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local)
-	d := &fakeDaemon{multicast: message.Multicast{
+	d := &fakeDaemon{multicast: api.Multicast{
 		Groups: 2, MaxGroups: 1024, Planned: 8.4e-7, Copied: 12345, Left: 6,
-		Interfaces: []message.MulticastInterface{
-			{Name: "eth1", Configured: true, Present: true, FalsePositiveRate: 1.5e-19, Sent: 12000, Dropped: 345, Groups: []message.MulticastGroup{
+		Interfaces: []api.MulticastInterface{
+			{Name: "eth1", Configured: true, Present: true, FalsePositiveRate: 1.5e-19, Sent: 12000, Dropped: 345, Groups: []api.MulticastGroup{
 				{Group: "239.1.2.3", Configured: true}, {Group: "ff0e::1", Added: &now},
 			}},
-			{Name: "eth2", Configured: true, Groups: []message.MulticastGroup{}},
-			{Name: "eth3", Groups: []message.MulticastGroup{{Group: "239.9.9.9", Added: &now}}},
+			{Name: "eth2", Configured: true, Groups: []api.MulticastGroup{}},
+			{Name: "eth3", Groups: []api.MulticastGroup{{Group: "239.9.9.9", Added: &now}}},
 		},
 	}}
 	socket := serveDaemon(t, d)
@@ -99,7 +98,7 @@ eth3
 		t.Errorf("exit code %d, got\n%s%swant\n%s", code, got.String(), log, want)
 	}
 	code, out, log = weir(t, "", "multicast", "list", "--json", "--iface", "eth2", "--socket", socket)
-	var m message.Multicast
+	var m api.Multicast
 	if err := json.Unmarshal([]byte(out), &m); err != nil || code != exitOK || log != "" {
 		t.Fatalf("exit code %d, %v\n%s%s", code, err, out, log)
 	}

@@ -11,8 +11,7 @@ import (
 	"testing"
 	"time"
 
-	multicast "weir/control/stage/multicast/client"
-	"weir/control/stage/multicast/message"
+	"weir/control/api"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/tests/lab"
@@ -152,7 +151,7 @@ func (s *stream) check(what string, group, port int, want bool, spans ...span) {
 
 func (h *host) groups(iface string, remove bool, groups ...string) {
 	h.t.Helper()
-	c, err := multicast.Change(h.t.Context(), h.api, message.MulticastChange{Remove: remove, Interface: iface, Groups: groups})
+	c, err := h.api.ChangeMulticast(h.t.Context(), api.MulticastChange{Remove: remove, Interface: iface, Groups: groups})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -215,7 +214,7 @@ func TestMulticast(t *testing.T) {
 	kept.to = s.mark()
 	d = h.start(releases[1])
 	kept.to = s.mark()
-	h.shows("out2", message.MulticastGroup{Group: "239.2.2.2"})
+	h.shows("out2", api.MulticastGroup{Group: "239.2.2.2"})
 	// The next configuration, with one group more. The counters go on.
 	configure("{name: out3, groups: [239.4.4.4]}")
 	before := h.multicast()
@@ -227,7 +226,7 @@ func TestMulticast(t *testing.T) {
 		t.Errorf("after a reload %+v, before it %+v", after, before)
 	}
 	kept.to = s.mark()
-	h.shows("out3", message.MulticastGroup{Group: "239.4.4.4", Configured: true})
+	h.shows("out3", api.MulticastGroup{Group: "239.4.4.4", Configured: true})
 	d.complain()
 	// A port that disappears and returns has its groups again.
 	renamed := r.Ports[1].Port.Rename(t, "gone")
@@ -269,9 +268,9 @@ func TestMulticast(t *testing.T) {
 }
 
 // multicast returns the daemon's report on forwarding.
-func (h *host) multicast() *message.Multicast {
+func (h *host) multicast() *api.Multicast {
 	h.t.Helper()
-	m, err := multicast.Get(h.t.Context(), h.api)
+	m, err := h.api.Multicast(h.t.Context())
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -279,7 +278,7 @@ func (h *host) multicast() *message.Multicast {
 }
 
 // shows checks that a group is reported for an interface, with its origin.
-func (h *host) shows(iface string, want message.MulticastGroup) {
+func (h *host) shows(iface string, want api.MulticastGroup) {
 	h.t.Helper()
 	m := h.multicast()
 	for _, i := range m.Interfaces {
@@ -299,30 +298,30 @@ func TestMulticastRefused(t *testing.T) {
 	h := hostAt(t, r.Lab)
 	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(10))
 	h.start(releases[0])
-	change := func(c message.MulticastChange, want string) {
+	change := func(c api.MulticastChange, want string) {
 		t.Helper()
-		if _, err := multicast.Change(t.Context(), h.api, c); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := h.api.ChangeMulticast(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: error %v, want %q", c, err, want)
 		}
 	}
-	change(message.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.1"}}, "forwards no multicast")
-	if _, err := multicast.Get(t.Context(), h.api); err == nil {
+	change(api.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.1"}}, "forwards no multicast")
+	if _, err := h.api.Multicast(t.Context()); err == nil {
 		t.Error("multicast is reported where there is none")
 	}
 	h.configure(h.B.Iface, "lists: {always: {%s}}\nmulticast: {max_groups: 3, interfaces: [{name: out1, groups: [239.1.1.1]}]}\n", h.feed(10))
 	if _, err := h.api.Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	change(message.MulticastChange{Interface: "out9", Groups: []string{"239.1.1.1"}}, "out9")
-	change(message.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.1"}, Remove: true}, "configuration")
-	change(message.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.2", "224.0.0.1"}}, "no router forwards")
-	change(message.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.2", "239.1.1.3", "239.1.1.4"}}, "max_groups")
+	change(api.MulticastChange{Interface: "out9", Groups: []string{"239.1.1.1"}}, "out9")
+	change(api.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.1"}, Remove: true}, "configuration")
+	change(api.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.2", "224.0.0.1"}}, "no router forwards")
+	change(api.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.2", "239.1.1.3", "239.1.1.4"}}, "max_groups")
 	if m := h.multicast(); m.Groups != 1 {
 		t.Errorf("%+v", m)
 	}
 	h.groups("out1", false, "239.1.1.2", "239.1.1.3")
 	// One that is there already takes no room.
-	if c, err := multicast.Change(t.Context(), h.api, message.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.2", "239.1.1.1"}}); err != nil || c.Unchanged != 2 {
+	if c, err := h.api.ChangeMulticast(t.Context(), api.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.2", "239.1.1.1"}}); err != nil || c.Unchanged != 2 {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
@@ -340,7 +339,7 @@ func TestGroupsOfNoInterface(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	shows := func(want ...message.MulticastInterface) {
+	shows := func(want ...api.MulticastInterface) {
 		t.Helper()
 		m := h.multicast()
 		for i := range m.Interfaces {
@@ -365,25 +364,25 @@ func TestGroupsOfNoInterface(t *testing.T) {
 	h.configure(h.B.Iface, "lists: {always: {%s}}\nmulticast: {interfaces: [out1]}\n", h.feed(10))
 	h.start(releases[0])
 	h.groups("out1", false, "239.1.1.3", "239.1.1.1", "ff0e::2")
-	group := func(s string) message.MulticastGroup { return message.MulticastGroup{Group: s} }
-	all := []message.MulticastGroup{group("239.1.1.1"), group("239.1.1.3"), group("ff0e::2")}
+	group := func(s string) api.MulticastGroup { return api.MulticastGroup{Group: s} }
+	all := []api.MulticastGroup{group("239.1.1.1"), group("239.1.1.3"), group("ff0e::2")}
 	reload("multicast: {interfaces: [out2]}")
-	shows(message.MulticastInterface{Name: "out2", Configured: true}, message.MulticastInterface{Name: "out1", Groups: all})
-	if _, err := multicast.Change(t.Context(), h.api, message.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.2"}}); err == nil {
+	shows(api.MulticastInterface{Name: "out2", Configured: true}, api.MulticastInterface{Name: "out1", Groups: all})
+	if _, err := h.api.ChangeMulticast(t.Context(), api.MulticastChange{Interface: "out1", Groups: []string{"239.1.1.2"}}); err == nil {
 		t.Error("a group was added to an interface that is not configured")
 	}
 	h.groups("out1", true, "239.1.1.1")
 	reload("")
-	shows(message.MulticastInterface{Name: "out1", Groups: all[1:]})
-	c, err := multicast.Change(t.Context(), h.api, message.MulticastChange{Interface: "out1", Remove: true, Groups: []string{"239.1.1.3", "239.1.1.3", "239.1.1.1"}})
+	shows(api.MulticastInterface{Name: "out1", Groups: all[1:]})
+	c, err := h.api.ChangeMulticast(t.Context(), api.MulticastChange{Interface: "out1", Remove: true, Groups: []string{"239.1.1.3", "239.1.1.3", "239.1.1.1"}})
 	if err != nil || c.Removed != 1 || c.Unchanged != 2 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	reload("multicast: {interfaces: [out1]}")
-	shows(message.MulticastInterface{Name: "out1", Configured: true, Groups: all[2:]})
+	shows(api.MulticastInterface{Name: "out1", Configured: true, Groups: all[2:]})
 	h.groups("out1", true, "ff0e::2")
 	reload("")
-	if _, err := multicast.Get(t.Context(), h.api); err == nil {
+	if _, err := h.api.Multicast(t.Context()); err == nil {
 		t.Error("multicast is reported where there is none")
 	}
 }

@@ -21,8 +21,6 @@ import (
 	"weir/control/api/internal/contract"
 	"weir/control/api/process"
 	"weir/control/explain"
-	multicast "weir/control/stage/multicast/client"
-	"weir/control/stage/multicast/message"
 	"weir/tests/lab"
 	"weir/tests/wait"
 )
@@ -33,7 +31,7 @@ type control struct {
 	outcomes  []api.FetchOutcome
 	reloaded  api.Reloaded
 	answers   []api.Answer
-	multicast message.Multicast
+	multicast api.Multicast
 	entries   api.Entries
 	export    api.Export
 	audit     []api.AuditRecord
@@ -162,14 +160,14 @@ func (c *control) EndConsole(context.Context) (api.ConsoleEnded, error) {
 	return api.ConsoleEnded{Sessions: 2}, c.ask("end console")
 }
 
-func (c *control) Multicast(context.Context) (message.Multicast, error) { return c.multicast, c.err }
+func (c *control) Multicast(context.Context) (api.Multicast, error) { return c.multicast, c.err }
 
-func (c *control) ChangeMulticast(_ context.Context, change message.MulticastChange) (message.MulticastChanged, error) {
+func (c *control) ChangeMulticast(_ context.Context, change api.MulticastChange) (api.MulticastChanged, error) {
 	err := c.ask(change)
 	if change.Remove {
-		return message.MulticastChanged{Interface: change.Interface, Removed: len(change.Groups)}, err
+		return api.MulticastChanged{Interface: change.Interface, Removed: len(change.Groups)}, err
 	}
-	return message.MulticastChanged{Interface: change.Interface, Added: len(change.Groups)}, err
+	return api.MulticastChanged{Interface: change.Interface, Added: len(change.Groups)}, err
 }
 
 // dialControl serves a control until the test ends, and returns a client of it.
@@ -210,19 +208,19 @@ func TestWhatIsToldArrives(t *testing.T) {
 			}},
 			DependsMore: 3, Inside: &api.Inside{Entries: 1, First: []api.Match{{List: "drop", Action: api.Block}}}, FalsePositive: true,
 		}},
-		multicast: message.Multicast{
+		multicast: api.Multicast{
 			Groups: 2, MaxGroups: 1024, Planned: 1e-6, Copied: 1, CopiedBytes: 2, Left: 3, LeftBytes: 4,
-			Interfaces: []message.MulticastInterface{{
+			Interfaces: []api.MulticastInterface{{
 				Name: "eth1", Configured: true, Present: true, FalsePositiveRate: 1e-9, Sent: 5, SentBytes: 6, Dropped: 7, DroppedBytes: 8,
-				Groups: []message.MulticastGroup{{Group: "239.1.2.3", Configured: true}, {Group: "ff0e::1", Added: &now, UID: &uid}},
+				Groups: []api.MulticastGroup{{Group: "239.1.2.3", Configured: true}, {Group: "ff0e::1", Added: &now, UID: &uid}},
 			}},
 		},
 	}
 	client := dialControl(t, c)
 	add := api.Change{Action: api.Block, List: "manual", Entries: []string{"192.0.2.1", "tcp *:* > 198.51.100.7:443"}, TTL: 0.5, Reason: "scans ssh – é"}
 	remove := api.Change{Remove: true, Action: api.Allow, Entries: []string{"2001:db8::/32"}}
-	join := message.MulticastChange{Interface: "eth1", Groups: []string{"239.1.2.3", "ff0e::1"}}
-	leave := message.MulticastChange{Remove: true, Interface: "eth1", Groups: []string{"239.1.2.3"}}
+	join := api.MulticastChange{Interface: "eth1", Groups: []string{"239.1.2.3", "ff0e::1"}}
+	leave := api.MulticastChange{Remove: true, Interface: "eth1", Groups: []string{"239.1.2.3"}}
 	for _, ask := range []struct {
 		name string
 		do   func() (any, error)
@@ -251,9 +249,9 @@ func TestWhatIsToldArrives(t *testing.T) {
 			&api.Explanation{Question: "> 192.0.2.1", Verdict: api.VerdictDrop, Answers: c.answers}},
 		{"explain frames", func() (any, error) { return client.ExplainFrames(t.Context(), [][]byte{make([]byte, 14)}) },
 			[]api.Explanation{{Question: "a frame", Verdict: api.VerdictDrop, Answers: c.answers}}},
-		{"multicast", func() (any, error) { return multicast.Get(t.Context(), client) }, &c.multicast},
-		{"join", func() (any, error) { return multicast.Change(t.Context(), client, join) }, &message.MulticastChanged{Interface: "eth1", Added: 2}},
-		{"leave", func() (any, error) { return multicast.Change(t.Context(), client, leave) }, &message.MulticastChanged{Interface: "eth1", Removed: 1}},
+		{"multicast", func() (any, error) { return client.Multicast(t.Context()) }, &c.multicast},
+		{"join", func() (any, error) { return client.ChangeMulticast(t.Context(), join) }, &api.MulticastChanged{Interface: "eth1", Added: 2}},
+		{"leave", func() (any, error) { return client.ChangeMulticast(t.Context(), leave) }, &api.MulticastChanged{Interface: "eth1", Removed: 1}},
 	} {
 		got, err := ask.do()
 		if err != nil {

@@ -22,7 +22,6 @@ import (
 	"weir/control/api"
 	"weir/control/api/internal/contract"
 	"weir/control/feed"
-	"weir/control/stage/multicast/message"
 )
 
 const documentFile = "../../../docs/api/openapi.yaml"
@@ -87,7 +86,7 @@ func TestDocumentedSchemas(t *testing.T) {
 	for name, v := range map[string]any{
 		"Error": api.Failure{}, "Status": api.Status{}, "MonitorChange": api.MonitorChange{}, "EnforceChange": api.EnforceChange{}, "FlushChange": api.FlushChange{}, "Enforced": api.Enforced{}, "Monitored": api.Monitored{}, "PoliceChange": api.PoliceChange{}, "Policed": api.Policed{}, "Confirmed": api.Confirmed{}, "Top": api.Top{}, "Weights": api.Weights{}, "Change": api.Change{}, "Changed": api.Changed{}, "Entries": api.Entries{},
 		"Lists": api.Lists{}, "ListsWorth": api.ListsWorth{}, "Collateral": api.Collateral{}, "ListCollateral": api.ListCollateral{}, "Partner": api.Partner{}, "MonthPackets": api.MonthPackets{}, "EntryAges": api.EntryAges{}, "Overlap": api.Overlap{}, "Refreshed": api.Refreshed{}, "ListVersions": api.ListVersions{}, "SourceVersions": api.SourceVersions{}, "FeedVersion": api.FeedVersion{}, "Reloaded": api.Reloaded{}, "Explanation": api.Explanation{}, "Frames": api.Frames{}, "Explanations": api.Explanations{}, "Event": api.Event{},
-		"Multicast": message.Multicast{}, "MulticastChange": message.MulticastChange{}, "MulticastChanged": message.MulticastChanged{},
+		"Multicast": api.Multicast{}, "MulticastChange": api.MulticastChange{}, "MulticastChanged": api.MulticastChanged{},
 		"NotifyTest": api.NotifyTest{}, "NotifyTests": api.NotifyTests{},
 		"Audit": api.Audit{}, "ConsoleRequest": api.ConsoleRequest{}, "ConsoleOpened": api.ConsoleOpened{}, "ConsoleEnded": api.ConsoleEnded{},
 		"TraceQuestion": api.TraceQuestion{}, "Traced": api.Traced{}, "Drops": api.Drops{}, "History": api.History{},
@@ -204,7 +203,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		}},
 		entries:   api.Entries{Entries: []api.Entry{{Action: api.Block, Added: now, Expires: &now, Reason: "x", UID: &uid, User: "x"}, {Action: api.Allow, Added: now}}, Next: "x"},
 		audit:     []api.AuditRecord{{Time: now, Change: api.Block, First: []string{"x"}, UID: &uid, User: "x", Source: "socket"}, {Source: "expiry"}},
-		multicast: message.Multicast{Interfaces: []message.MulticastInterface{{Groups: []message.MulticastGroup{{Added: &now, UID: &uid}}}}},
+		multicast: api.Multicast{Interfaces: []api.MulticastInterface{{Groups: []api.MulticastGroup{{Added: &now, UID: &uid}}}}},
 	}
 	doc := document(t)
 	compiler := jsonschema.NewCompiler()
@@ -263,7 +262,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 			body = `{"after_seconds": 86400}`
 		case r.path == contract.FlushPath:
 			body = `{"ssh_connection": "203.0.113.9 50000 192.0.2.1 22"}`
-		case r.path == message.Path:
+		case r.path == api.MulticastPath:
 			body = example["MulticastChange"]
 		case r.path == contract.ConsolePath:
 			body = example["ConsoleRequest"]

@@ -12,7 +12,6 @@ import (
 	"weir/control/api"
 	"weir/control/engine"
 	"weir/control/journal"
-	"weir/control/stage/multicast/message"
 	"weir/filter/key"
 	"weir/filter/ordered"
 	"weir/loader"
@@ -102,7 +101,7 @@ func (s *Groups) Retire(g *engine.Generation) {
 }
 
 // state returns what a generation forwards, and manual groups that wait for an interface.
-func (s *Groups) state(g *engine.Generation) (m message.Multicast, err error) {
+func (s *Groups) state(g *engine.Generation) (m api.Multicast, err error) {
 	p := Of(g)
 	idle := s.idle(p)
 	if p == nil && len(idle) == 0 {
@@ -111,13 +110,13 @@ func (s *Groups) state(g *engine.Generation) (m message.Multicast, err error) {
 	if p != nil {
 		s.count(p, g)
 		n := s.copies[netif.Target{}]
-		m = message.Multicast{
+		m = api.Multicast{
 			Groups: p.Table.Len(), MaxGroups: p.Table.MaxGroups, Planned: p.Table.Rate(),
 			Copied: n.Listed.Packets, CopiedBytes: n.Listed.Bytes, Left: n.Unlisted.Packets, LeftBytes: n.Unlisted.Bytes,
 		}
 		for i, to := range p.Ports {
 			n := s.copies[to.Target]
-			iface := message.MulticastInterface{
+			iface := api.MulticastInterface{
 				Name: to.Iface, Configured: true, Present: s.present[to.Target], FalsePositiveRate: p.Table.FalsePositiveRate(i + 1),
 				Sent: n.Listed.Packets, SentBytes: n.Listed.Bytes, Dropped: n.Unlisted.Packets, DroppedBytes: n.Unlisted.Bytes,
 			}
@@ -128,7 +127,7 @@ func (s *Groups) state(g *engine.Generation) (m message.Multicast, err error) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(idle)) {
-		iface := message.MulticastInterface{Name: name}
+		iface := api.MulticastInterface{Name: name}
 		for _, group := range ordered.Of(slices.Values(idle[name]), netip.Addr.Compare) {
 			iface.Groups = append(iface.Groups, s.describe(name, group, false))
 		}
@@ -158,7 +157,7 @@ func (p *Part) port(name string) int {
 }
 
 // forgetIdle removes idle groups of an interface from the journal.
-func (s *Groups) forgetIdle(idle, asked []netip.Addr, c message.MulticastChange, changed *message.MulticastChanged) error {
+func (s *Groups) forgetIdle(idle, asked []netip.Addr, c api.MulticastChange, changed *api.MulticastChanged) error {
 	var batch []journal.Change
 	for _, group := range asked {
 		if at := slices.Index(idle, group); at >= 0 {
@@ -174,8 +173,8 @@ func (s *Groups) forgetIdle(idle, asked []netip.Addr, c message.MulticastChange,
 }
 
 // describe describes a group that an interface wants.
-func (s *Groups) describe(iface string, group netip.Addr, configured bool) message.MulticastGroup {
-	g := message.MulticastGroup{Group: group.String(), Configured: configured}
+func (s *Groups) describe(iface string, group netip.Addr, configured bool) api.MulticastGroup {
+	g := api.MulticastGroup{Group: group.String(), Configured: configured}
 	if e, ok := s.Journal.Get(listOf(iface), keyOf(group)); ok {
 		g.Added = &e.Added
 		if e.UID != api.NoUID {
@@ -187,7 +186,7 @@ func (s *Groups) describe(iface string, group netip.Addr, configured bool) messa
 
 // change changes which groups an interface wants, of a generation. When it fails, nothing
 // has changed.
-func (s *Groups) change(g *engine.Generation, c message.MulticastChange, changed *message.MulticastChanged) error {
+func (s *Groups) change(g *engine.Generation, c api.MulticastChange, changed *api.MulticastChanged) error {
 	asked := make([]netip.Addr, len(c.Groups))
 	for i, text := range c.Groups {
 		if err := (*Group)(&asked[i]).UnmarshalText([]byte(text)); err != nil {
@@ -236,7 +235,7 @@ func (s *Groups) change(g *engine.Generation, c message.MulticastChange, changed
 
 // batch returns the changes of the journal that a request asks for, without
 // those that change nothing.
-func (p *Part) batch(port int, asked []netip.Addr, c message.MulticastChange) ([]journal.Change, error) {
+func (p *Part) batch(port int, asked []netip.Addr, c api.MulticastChange) ([]journal.Change, error) {
 	var batch []journal.Change
 	room := p.Table.MaxGroups - p.Table.Len()
 	seen := make(map[netip.Addr]bool)

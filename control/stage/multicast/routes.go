@@ -10,7 +10,6 @@ import (
 	"weir/control/api"
 	"weir/control/api/routing"
 	"weir/control/engine"
-	"weir/control/stage/multicast/message"
 	"weir/filter/multicast"
 )
 
@@ -20,16 +19,16 @@ var errOff = routing.Fail(http.StatusNotFound,
 
 // Forwarder forwards multicast. It is safe for concurrent use.
 type Forwarder interface {
-	Multicast(context.Context) (message.Multicast, error)
+	Multicast(context.Context) (api.Multicast, error)
 	// ChangeMulticast changes what an interface wants. When it returns without an error, that is
 	// durable; with one, nothing has changed.
-	ChangeMulticast(context.Context, message.MulticastChange) (message.MulticastChanged, error)
+	ChangeMulticast(context.Context, api.MulticastChange) (api.MulticastChanged, error)
 }
 
 // Routes returns the routes of a forwarder.
 func Routes(f Forwarder) []routing.Route {
 	change := func(w http.ResponseWriter, q *http.Request) (any, error) {
-		var asked message.MulticastChange
+		var asked api.MulticastChange
 		if err := routing.ReadBody(w, q, routing.MaxBody, &asked); err != nil {
 			return nil, err
 		}
@@ -44,7 +43,7 @@ func Routes(f Forwarder) []routing.Route {
 		return f.ChangeMulticast(q.Context(), asked)
 	}
 	return []routing.Route{
-		routing.New(http.MethodGet, message.Path, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		routing.New(http.MethodGet, api.MulticastPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			m, err := f.Multicast(q.Context())
 			m.Interfaces = slices.Clone(routing.List(m.Interfaces)) // the forwarder's slice must not change
 			for i := range m.Interfaces {
@@ -52,13 +51,13 @@ func Routes(f Forwarder) []routing.Route {
 			}
 			return m, err
 		}),
-		routing.New(http.MethodPost, message.Path, change),
-		routing.New(http.MethodDelete, message.Path, change),
+		routing.New(http.MethodPost, api.MulticastPath, change),
+		routing.New(http.MethodDelete, api.MulticastPath, change),
 	}
 }
 
 // check returns what is wrong with a change, as far as that does not depend on the interfaces.
-func check(c *message.MulticastChange) error {
+func check(c *api.MulticastChange) error {
 	if c.Interface == "" {
 		return &api.BadRequest{Err: errors.New("no interface")}
 	}
@@ -87,13 +86,13 @@ type hosted struct {
 func (s *Groups) Routes(h Host) []routing.Route { return Routes(hosted{s, h}) }
 
 // Multicast implements [Forwarder].
-func (h hosted) Multicast(ctx context.Context) (m message.Multicast, err error) {
+func (h hosted) Multicast(ctx context.Context) (m api.Multicast, err error) {
 	bad := h.host.Do(ctx, func(g *engine.Generation) (err error) { m, err = h.groups.state(g); return err })
 	return m, bad
 }
 
 // ChangeMulticast implements [Forwarder].
-func (h hosted) ChangeMulticast(ctx context.Context, c message.MulticastChange) (changed message.MulticastChanged, err error) {
+func (h hosted) ChangeMulticast(ctx context.Context, c api.MulticastChange) (changed api.MulticastChanged, err error) {
 	changed.Interface = c.Interface
 	err = h.host.DoAlone(ctx, func(g *engine.Generation) error { return h.groups.change(g, c, &changed) })
 	r := api.AuditRecord{

@@ -14,7 +14,6 @@ import (
 	"weir/control/api"
 	"weir/control/engine"
 	"weir/control/journal"
-	"weir/control/stage/multicast/message"
 	"weir/filter/hash"
 	"weir/filter/multicast"
 	"weir/loader/netif"
@@ -53,10 +52,10 @@ func TestRoutes(t *testing.T) {
 	routes := groups.Routes(h)
 	ask := func(method, body string) (any, error) {
 		t.Helper()
-		q := httptest.NewRequest(method, message.Path, strings.NewReader(body))
+		q := httptest.NewRequest(method, api.MulticastPath, strings.NewReader(body))
 		q = q.WithContext(api.As(t.Context(), api.Caller{UID: 7}))
 		for _, r := range routes {
-			if r.Method == method && r.Path == message.Path {
+			if r.Method == method && r.Path == api.MulticastPath {
 				return r.Answer(httptest.NewRecorder(), q)
 			}
 		}
@@ -106,7 +105,7 @@ func TestRoutes(t *testing.T) {
 	// nothing is forwarded.
 	h.g = &engine.Generation{}
 	answer, err := ask(http.MethodGet, "")
-	if m, ok := answer.(message.Multicast); err != nil || !ok || len(m.Interfaces) != 1 || m.Interfaces[0].Configured || *m.Interfaces[0].Groups[0].UID != 7 {
+	if m, ok := answer.(api.Multicast); err != nil || !ok || len(m.Interfaces) != 1 || m.Interfaces[0].Configured || *m.Interfaces[0].Groups[0].UID != 7 {
 		t.Errorf("%+v, %v", answer, err)
 	}
 	if _, err := ask(http.MethodDelete, `{"interface": "eth1", "groups": ["239.1.2.3"]}`); err != nil {

@@ -1,10 +1,9 @@
-// Package message has the types of the API of multicast forwarding.
-package message
+package api
 
 import "time"
 
-// Path is the path of multicast forwarding.
-const Path = "/v1/multicast"
+// MulticastPath is the path of multicast forwarding.
+const MulticastPath = "/v1/multicast"
 
 // Multicast is the state of multicast forwarding: GET /v1/multicast. Packets and
 // bytes are counted from the daemon's start.
@@ -55,7 +54,7 @@ type MulticastChange struct {
 	Interface string   `json:"interface"`
 	Groups    []string `json:"groups"`
 
-	UID uint32 `json:"-"` // of the caller, from the kernel; or api.NoUID
+	UID uint32 `json:"-"` // of the caller, from the kernel; or NoUID
 }
 
 // MulticastChanged is the result of a change, as numbers of groups.
