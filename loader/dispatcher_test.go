@@ -304,6 +304,18 @@ func TestJoinForeign(t *testing.T) {
 	set(passAll(t).FD())
 	wantError(t, o.join(10), kernelerr.ErrForeign, "which is not libxdp's dispatcher")
 	set(-1)
+	// Nor is a program with its name alone.
+	named, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: dispatcher.Name, Type: ebpf.XDP, License: "MIT",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer named.Close()
+	set(named.FD())
+	wantError(t, o.join(10), kernelerr.ErrForeign, "which is not libxdp's dispatcher")
+	set(-1)
 
 	o.hook = hooks.DispatcherGeneric
 	o.mustJoin(10)

@@ -105,16 +105,20 @@ func errLockHeld(f *os.File) error {
 // programs filter on without it.
 func lockHolder(f *os.File) string {
 	var s unix.Stat_t
-	locks, err := os.ReadFile("/proc/locks")
-	if err != nil || unix.Fstat(int(f.Fd()), &s) != nil {
+	if unix.Fstat(int(f.Fd()), &s) != nil {
 		return "another process has it"
 	}
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(s.Dev), unix.Minor(s.Dev), s.Ino)
-	for line := range strings.Lines(string(locks)) {
-		// "1: FLOCK ADVISORY WRITE 123 00:1e:456 0 EOF"; with "->" who waits for it
-		if held := strings.Fields(line); len(held) > 5 && held[1] == "FLOCK" && held[5] == file {
-			return fmt.Sprintf("process %[1]s has it; if that is stopped, continue it with `kill -CONT %[1]s`, or end it with `kill -KILL %[1]s`", held[4])
+	// The kernel may leave out a lock while others come and go: it is read more than once.
+	for range 5 {
+		locks, _ := os.ReadFile("/proc/locks")
+		for line := range strings.Lines(string(locks)) {
+			// "1: FLOCK ADVISORY WRITE 123 00:1e:456 0 EOF"; with "->" who waits for it
+			if held := strings.Fields(line); len(held) > 5 && held[1] == "FLOCK" && held[5] == file {
+				return fmt.Sprintf("process %[1]s has it; if that is stopped, continue it with `kill -CONT %[1]s`, or end it with `kill -KILL %[1]s`", held[4])
+			}
 		}
+		<-time.After(lockPause)
 	}
 	return "another process has it"
 }

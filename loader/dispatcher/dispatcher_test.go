@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf/asm"
+
 	"weir/loader/kernelerr"
 )
 
@@ -27,6 +29,18 @@ func TestDispatcherConfig(t *testing.T) {
 	text := c.encode()
 	if got, err := parse(text); err != nil || got != c || len(text) != 128 {
 		t.Errorf("version 3: %d bytes, %+v, %v", len(text), got, err)
+	}
+
+	// Each program goes on by its own actions.
+	_, spec := specOf(2, []Member{{Next: 1 << 2}, {Next: 1 << 1}, {Next: 1<<1 | 1<<3}})
+	var masks []int64
+	for _, ins := range spec.Instructions {
+		if ins.OpCode.ALUOp() == asm.And {
+			masks = append(masks, ins.Constant&0xff)
+		}
+	}
+	if !slices.Equal(masks, []int64{1 << 2, 1 << 1, 1<<1 | 1<<3}) {
+		t.Errorf("programs go on by %b", masks)
 	}
 
 	changed := func(at int, to byte) []byte {
