@@ -38,24 +38,11 @@ KEPT_ARRAY(penalties, struct penalty_bucket);
 
 volatile const __u32 penalty_buckets = 0;
 
-/*
- * Returns the reason to drop a packet of this many units of the flow, or
- * REASON_CLEAN.
- */
-static __always_inline enum reason penalty_of(__u64 h, __u32 units)
+/* Returns the reason to drop a packet of this many units for a penalty, or REASON_CLEAN. */
+static __always_inline enum reason meter(struct penalty *e, __u32 units)
 {
-	__u32 i = hash_reduce(h, penalty_buckets), slot;
-	struct penalty_bucket *b = bpf_map_lookup_elem(&penalties, &i);
-	struct penalty *e;
-	__u64 now, full, cost;
+	__u64 now = bpf_ktime_get_ns(), full, cost;
 
-	if (!b)
-		return REASON_CLEAN;
-	slot = slots_find(&b->slots, h);
-	if (!slot)
-		return REASON_CLEAN;
-	e = &b->entries[slot % SLOTS];
-	now = bpf_ktime_get_ns();
 	if (now >= e->until)
 		return REASON_CLEAN;
 	cost = e->cost;
@@ -71,6 +58,18 @@ static __always_inline enum reason penalty_of(__u64 h, __u32 units)
 	else
 		__sync_fetch_and_add(&e->full, cost);
 	return REASON_CLEAN;
+}
+
+/* The same for the penalty of a flow, if it has one. */
+static __always_inline enum reason penalty_of(__u64 h, __u32 units)
+{
+	__u32 i = hash_reduce(h, penalty_buckets), slot;
+	struct penalty_bucket *b = bpf_map_lookup_elem(&penalties, &i);
+
+	if (!b)
+		return REASON_CLEAN;
+	slot = slots_find(&b->slots, h);
+	return slot ? meter(&b->entries[slot % SLOTS], units) : REASON_CLEAN;
 }
 
 #endif

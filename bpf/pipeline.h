@@ -2,7 +2,8 @@
 /*
  * The verdict pipeline:
  *
- *	parse -> failsafe -> loop check -> heavy hitters -> block match -> (allow match, reply) ->
+ *	parse -> failsafe -> loop check -> heavy hitters, limits -> block match ->
+ *	(allow match, reply) ->
  *	policing -> count, event, first-seen flows -> loop filter, digest -> multicast
  *
  * The allow lists are asked only when a stage wants to drop, so they cost clean
@@ -26,6 +27,7 @@
 #include "first.h"
 #include "scan.h"
 #include "inner.h"
+#include "limit.h"
 #include "lists.h"
 #include "packet.h"
 #include "parse.h"
@@ -255,6 +257,8 @@ static __always_inline enum reason decide(struct context *ctx, struct cursor *c,
 	p->list = LIST_NONE;
 	if (p->exempt)
 		return p->exempt;
+	if (limiting && !p->punished)
+		p->punished = limit_source();
 
 	if (!is_empty(&block))
 		list = apply_rules(ctx, p, match_block(p));

@@ -236,6 +236,13 @@ type WeirKeySet struct {
 	_           [4]byte
 }
 
+type WeirLimitedSource struct {
+	_      structs.HostLayout
+	Bits   uint32
+	Family uint32
+	Addr   [4]uint32
+}
+
 type WeirLine struct {
 	_     structs.HostLayout
 	Words [8]uint64
@@ -314,6 +321,14 @@ type WeirPartner struct {
 	Family uint8
 	Out    uint8
 	Pad    [2]uint8
+}
+
+type WeirPenalty struct {
+	_     structs.HostLayout
+	Until uint64
+	Cost  uint64
+	Burst uint64
+	Full  uint64
 }
 
 type WeirPolicerConfig struct {
@@ -494,6 +509,17 @@ type WeirSighting struct {
 	Pad    [15]uint8
 }
 
+type WeirSourceLimit struct {
+	_    structs.HostLayout
+	Rate WeirPenalty
+	Held struct {
+		_       structs.HostLayout
+		Packets uint64
+		Bytes   uint64
+	}
+	ByBytes uint64
+}
+
 type WeirThreshold struct {
 	_      structs.HostLayout
 	Units  uint64
@@ -588,6 +614,7 @@ const (
 	WeirMapFirstLines            = "first_lines"
 	WeirMapFirstNow              = "first_now"
 	WeirMapInnerStats            = "inner_stats"
+	WeirMapLimits                = "limits"
 	WeirMapListStats             = "list_stats"
 	WeirMapLoopEdges             = "loop_edges"
 	WeirMapLoopStats             = "loop_stats"
@@ -657,6 +684,7 @@ const (
 	WeirVarInner                 = "inner"
 	WeirVarKeySecret             = "key_secret"
 	WeirVarLean                  = "lean"
+	WeirVarLimiting              = "limiting"
 	WeirVarListStatsEntries      = "list_stats_entries"
 	WeirVarListStatsWhole        = "list_stats_whole"
 	WeirVarListStride            = "list_stride"
@@ -769,6 +797,7 @@ type WeirMapSpecs struct {
 	FirstLines       *ebpf.MapSpec `ebpf:"first_lines"`
 	FirstNow         *ebpf.MapSpec `ebpf:"first_now"`
 	InnerStats       *ebpf.MapSpec `ebpf:"inner_stats"`
+	Limits           *ebpf.MapSpec `ebpf:"limits"`
 	ListStats        *ebpf.MapSpec `ebpf:"list_stats"`
 	LoopEdges        *ebpf.MapSpec `ebpf:"loop_edges"`
 	LoopStats        *ebpf.MapSpec `ebpf:"loop_stats"`
@@ -842,6 +871,7 @@ type WeirVariableSpecs struct {
 	Inner                 *ebpf.VariableSpec `ebpf:"inner"`
 	KeySecret             *ebpf.VariableSpec `ebpf:"key_secret"`
 	Lean                  *ebpf.VariableSpec `ebpf:"lean"`
+	Limiting              *ebpf.VariableSpec `ebpf:"limiting"`
 	ListStatsEntries      *ebpf.VariableSpec `ebpf:"list_stats_entries"`
 	ListStatsWhole        *ebpf.VariableSpec `ebpf:"list_stats_whole"`
 	ListStride            *ebpf.VariableSpec `ebpf:"list_stride"`
@@ -924,6 +954,7 @@ type WeirMaps struct {
 	FirstLines       *ebpf.Map `ebpf:"first_lines"`
 	FirstNow         *ebpf.Map `ebpf:"first_now"`
 	InnerStats       *ebpf.Map `ebpf:"inner_stats"`
+	Limits           *ebpf.Map `ebpf:"limits"`
 	ListStats        *ebpf.Map `ebpf:"list_stats"`
 	LoopEdges        *ebpf.Map `ebpf:"loop_edges"`
 	LoopStats        *ebpf.Map `ebpf:"loop_stats"`
@@ -979,6 +1010,7 @@ func (m *WeirMaps) Close() error {
 		m.FirstLines,
 		m.FirstNow,
 		m.InnerStats,
+		m.Limits,
 		m.ListStats,
 		m.LoopEdges,
 		m.LoopStats,
@@ -1053,6 +1085,7 @@ type WeirVariables struct {
 	Inner                 *ebpf.Variable `ebpf:"inner"`
 	KeySecret             *ebpf.Variable `ebpf:"key_secret"`
 	Lean                  *ebpf.Variable `ebpf:"lean"`
+	Limiting              *ebpf.Variable `ebpf:"limiting"`
 	ListStatsEntries      *ebpf.Variable `ebpf:"list_stats_entries"`
 	ListStatsWhole        *ebpf.Variable `ebpf:"list_stats_whole"`
 	ListStride            *ebpf.Variable `ebpf:"list_stride"`

@@ -43,6 +43,7 @@ const (
 	WeirTCMapFirstLines            = "first_lines"
 	WeirTCMapFirstNow              = "first_now"
 	WeirTCMapInnerStats            = "inner_stats"
+	WeirTCMapLimits                = "limits"
 	WeirTCMapListStats             = "list_stats"
 	WeirTCMapPartners              = "partners"
 	WeirTCMapPenalties             = "penalties"
@@ -100,6 +101,7 @@ const (
 	WeirTCVarInner                 = "inner"
 	WeirTCVarKeySecret             = "key_secret"
 	WeirTCVarLean                  = "lean"
+	WeirTCVarLimiting              = "limiting"
 	WeirTCVarListStatsEntries      = "list_stats_entries"
 	WeirTCVarListStatsWhole        = "list_stats_whole"
 	WeirTCVarListStride            = "list_stride"
@@ -205,6 +207,7 @@ type WeirTCMapSpecs struct {
 	FirstLines      *ebpf.MapSpec `ebpf:"first_lines"`
 	FirstNow        *ebpf.MapSpec `ebpf:"first_now"`
 	InnerStats      *ebpf.MapSpec `ebpf:"inner_stats"`
+	Limits          *ebpf.MapSpec `ebpf:"limits"`
 	ListStats       *ebpf.MapSpec `ebpf:"list_stats"`
 	Partners        *ebpf.MapSpec `ebpf:"partners"`
 	Penalties       *ebpf.MapSpec `ebpf:"penalties"`
@@ -267,6 +270,7 @@ type WeirTCVariableSpecs struct {
 	Inner                 *ebpf.VariableSpec `ebpf:"inner"`
 	KeySecret             *ebpf.VariableSpec `ebpf:"key_secret"`
 	Lean                  *ebpf.VariableSpec `ebpf:"lean"`
+	Limiting              *ebpf.VariableSpec `ebpf:"limiting"`
 	ListStatsEntries      *ebpf.VariableSpec `ebpf:"list_stats_entries"`
 	ListStatsWhole        *ebpf.VariableSpec `ebpf:"list_stats_whole"`
 	ListStride            *ebpf.VariableSpec `ebpf:"list_stride"`
@@ -343,6 +347,7 @@ type WeirTCMaps struct {
 	FirstLines      *ebpf.Map `ebpf:"first_lines"`
 	FirstNow        *ebpf.Map `ebpf:"first_now"`
 	InnerStats      *ebpf.Map `ebpf:"inner_stats"`
+	Limits          *ebpf.Map `ebpf:"limits"`
 	ListStats       *ebpf.Map `ebpf:"list_stats"`
 	Partners        *ebpf.Map `ebpf:"partners"`
 	Penalties       *ebpf.Map `ebpf:"penalties"`
@@ -390,6 +395,7 @@ func (m *WeirTCMaps) Close() error {
 		m.FirstLines,
 		m.FirstNow,
 		m.InnerStats,
+		m.Limits,
 		m.ListStats,
 		m.Partners,
 		m.Penalties,
@@ -453,6 +459,7 @@ type WeirTCVariables struct {
 	Inner                 *ebpf.Variable `ebpf:"inner"`
 	KeySecret             *ebpf.Variable `ebpf:"key_secret"`
 	Lean                  *ebpf.Variable `ebpf:"lean"`
+	Limiting              *ebpf.Variable `ebpf:"limiting"`
 	ListStatsEntries      *ebpf.Variable `ebpf:"list_stats_entries"`
 	ListStatsWhole        *ebpf.Variable `ebpf:"list_stats_whole"`
 	ListStride            *ebpf.Variable `ebpf:"list_stride"`

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"weir/bpf"
+	"weir/loader/kernelerr"
 	"weir/loader/netif"
 )
 
@@ -99,6 +100,42 @@ func (g *Generation) makeParts() (err error) {
 	}
 	return nil
 }
+
+// Put sets an entry of a map that a part has in the generation.
+func (g *Generation) Put(name string, key, value any) error {
+	m, err := g.partMap(name)
+	if err == nil {
+		err = m.Update(key, value, ebpf.UpdateAny)
+	}
+	return kernelerr.Permission(err)
+}
+
+// Get reads an entry of a map that a part has in the generation, and reports whether there is one.
+func (g *Generation) Get(name string, key, value any) (bool, error) {
+	m, err := g.partMap(name)
+	if err == nil {
+		err = m.Lookup(key, value)
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return false, nil
+	}
+	return err == nil, kernelerr.Permission(err)
+}
+
+// Remove removes an entry of a map that a part has in the generation, if there is one.
+func (g *Generation) Remove(name string, key any) error {
+	m, err := g.partMap(name)
+	if err == nil {
+		err = m.Delete(key)
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	return kernelerr.Permission(err)
+}
+
+// Has reports whether a part has a map in the generation.
+func (g *Generation) Has(name string) bool { return g.maps[name] != nil }
 
 // outgrownParts creates the maps that must replace those that parts have in the stats.
 func (g *Generation) outgrownParts(t netif.Target, present pinnedMaps) (pinnedMaps, error) {

@@ -14,8 +14,8 @@ import (
 // and a number when it is looked up.
 type deviceEntry struct{ Index, Program uint32 }
 
-// devices returns a device map of the generation.
-func (g *Generation) devices(name string) (*ebpf.Map, error) {
+// partMap returns a map that a part has in the generation.
+func (g *Generation) partMap(name string) (*ebpf.Map, error) {
 	if a := g.maps[name]; a != nil {
 		return a.m, nil
 	}
@@ -24,7 +24,7 @@ func (g *Generation) devices(name string) (*ebpf.Map, error) {
 
 // Device returns the index of the interface that is an entry of a device map, 0 for none.
 func (g *Generation) Device(devices string, entry int) (index int, err error) {
-	m, err := g.devices(devices)
+	m, err := g.partMap(devices)
 	if err != nil {
 		return 0, err
 	}
@@ -37,7 +37,7 @@ func (g *Generation) Device(devices string, entry int) (index int, err error) {
 
 // ClearDevice leaves an entry of a device map without an interface.
 func (g *Generation) ClearDevice(devices string, entry int) error {
-	m, err := g.devices(devices)
+	m, err := g.partMap(devices)
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (g *Generation) ClearDevice(devices string, entry int) error {
 // programs redirect there goes through the object's program for that, with these constants and
 // those of parts. The kernel drops an interface that has gone by itself.
 func (g *Generation) SetDevice(devices string, entry int, t netif.Target, i *netif.Iface, constants map[string]any) error {
-	m, err := g.devices(devices)
+	m, err := g.partMap(devices)
 	if err != nil {
 		return err
 	}

@@ -334,6 +334,8 @@ func undo(question string, a api.Answer) string {
 		allow = "" // an allow list of outgoing packets is the configuration's
 	}
 	switch {
+	case a.Limit != nil && a.Limit.Tracker == "":
+		return "weir limit " + shellWord(a.Limit.Flow) + " --off"
 	case a.Limit != nil:
 		return allow
 	case a.Verdict != "drop":

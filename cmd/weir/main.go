@@ -170,7 +170,7 @@ or not in effect on all of them (weir fleet).`,
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Filter", []*cobra.Command{newRun(), newCheck(), newReload(), newConfirm(), newMonitor(), newPolice(), newStatus(), newDoctor(), newExplain(), newDetach()}},
+		{"Filter", []*cobra.Command{newRun(), newCheck(), newReload(), newConfirm(), newMonitor(), newPolice(), newLimit(), newStatus(), newDoctor(), newExplain(), newDetach()}},
 		{"Lists", []*cobra.Command{
 			newBlock(), newUnblock(), newAllow(), newUnallow(), newEntries(), newFlush(), newLists(), newEnforce(), newCollateral(), newRefresh(), newFeeds(), newDiff(), newExport(), newImport(),
 		}},

@@ -53,28 +53,43 @@ INTERFACE is one that weir filters, or a pattern as in weir.yaml.`,
 			if !change.Off {
 				change.Rate = args[1]
 			}
-			p, err := of.SetPolice(c.Context(), change)
-			if err == nil && p.Unsaved != "" {
-				fmt.Fprintln(c.ErrOrStderr(), "weir: a restart will forget this:", p.Unsaved)
-			}
-			return p, err
+			return setPolice(c, of, change)
 		},
 		text: func(c *cobra.Command, p *api.Policed) {
-			switch {
-			case p.Override != nil:
-				printLimited(c.OutOrStdout(), *p.Override, time.Now())
-			case p.Changed:
-				fmt.Fprintf(c.OutOrStdout(), "%s is limited as configured\n", p.Interface)
-			default:
-				fmt.Fprintf(c.OutOrStdout(), "%s is limited as configured, as it was before\n", p.Interface)
-			}
+			printPoliced(c.OutOrStdout(), p, "limited as configured")
 		},
 	}.complete(c)
 }
 
-// printLimited prints the limit of an interface that a command has set, and when it ends.
+// setPolice sets a limit or ends it.
+func setPolice(c *cobra.Command, of *client.Client, change api.PoliceChange) (*api.Policed, error) {
+	p, err := of.SetPolice(c.Context(), change)
+	if err == nil && p.Unsaved != "" {
+		fmt.Fprintln(c.ErrOrStderr(), "weir: a restart will forget this:", p.Unsaved)
+	}
+	return p, err
+}
+
+// printPoliced prints what became of a limit. otherwise says how it is without one.
+func printPoliced(w io.Writer, p *api.Policed, otherwise string) {
+	before := ""
+	switch {
+	case p.Override != nil:
+		printLimited(w, *p.Override, time.Now())
+		return
+	case !p.Changed:
+		before = ", as it was before"
+	}
+	fmt.Fprintf(w, "%s is %s%s\n", p.Interface+p.Source, otherwise, before)
+}
+
+// printLimited prints the limit of an interface or a source that a command has set, and when it
+// ends.
 func printLimited(w io.Writer, o api.PoliceOverride, now time.Time) {
 	place, off := o.Interface, "weir police "+o.Interface+" --off"
+	if o.Source != "" {
+		place, off = o.Source, "weir limit "+o.Source+" --off"
+	}
 	if o.Netns != "" {
 		place += " in namespace " + o.Netns
 		off += " --netns " + o.Netns
@@ -82,6 +97,9 @@ func printLimited(w io.Writer, o api.PoliceOverride, now time.Time) {
 	until := "until `" + off + "`"
 	if o.Until != nil {
 		until = fmt.Sprintf("until %s (%s), or `%s`", o.Until.Local().Format(time.DateTime), relative(o.Until, now), off)
+	}
+	if o.Reason != "" {
+		until += ": " + o.Reason
 	}
 	fmt.Fprintf(w, "LIMITED: %s to %s since %s, by %s, %s\n", place, o.Rate, o.Since.Local().Format(time.DateTime), o.By, until)
 }

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
+	"time"
+
+	"weir/control/api"
 )
 
 func TestPolice(t *testing.T) {
@@ -22,9 +26,48 @@ func TestPolice(t *testing.T) {
 			t.Errorf("exit code %d\n%s%s", code, out, log)
 		}
 	}
-	for _, args := range [][]string{{"police"}, {"police", "eth0"}, {"police", "eth0", "1kpps", "--off"}, {"police", "eth0", "--off", "--for", "1m"}, {"police", "eth0", "1kpps", "2kpps"}} {
+	for _, args := range [][]string{{"limit", "192.0.2.1"}, {"limit", "192.0.2.1", "1kpps", "--off"}, {"limit", "--ttl", "1m"}, {"limit", "192.0.2.1", "--off", "--ttl", "1m"}, {"police"}, {"police", "eth0"}, {"police", "eth0", "1kpps", "--off"}, {"police", "eth0", "--off", "--for", "1m"}, {"police", "eth0", "1kpps", "2kpps"}} {
 		if code, _, _ := weir(t, "", args...); code != exitUsage {
 			t.Errorf("%q: exit code %d", args, code)
 		}
+	}
+}
+
+func TestLimit(t *testing.T) {
+	until := time.Now().Add(time.Hour - time.Millisecond)
+	limits := []api.PoliceOverride{{Interface: "eth0", Rate: "3kpps"}, {Source: "2001:db8::/32", Rate: "1Mbit/s", Held: 1234, Since: time.Now(), By: "ada", Until: &until, Reason: "a flood"}}
+	d := &fakeDaemon{status: api.Status{Policed: limits}}
+	socket := serveDaemon(t, d)
+	code, out, log := weir(t, "", "limit", "192.0.2.1", "100pps", "--ttl", "1h", "--reason", "asks too often", "--socket", socket)
+	if code != exitOK || !strings.HasPrefix(out, "LIMITED: 192.0.2.1 to 100pps since 2026-01-02 03:04:05, by ada, until ") ||
+		!strings.HasSuffix(out, "), or `weir limit 192.0.2.1 --off`: asks too often\n") || log != "weir: a restart will forget this: no space left\n" {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	if c := d.changedPolice; c.Source != "192.0.2.1" || c.Interface != "" || c.Rate != "100pps" || c.For != 3600 || c.Reason != "asks too often" || c.Off || c.Force {
+		t.Errorf("asked for %+v", c)
+	}
+	if code, out, log = weir(t, "", "limit", "192.0.2.1", "--off", "--socket", socket); code != exitOK || log != "" || out != "192.0.2.1 is not limited\n" || !d.changedPolice.Off {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	code, out, _ = weir(t, "", "limit", "--socket", socket)
+	lines := strings.Split(out, "\n")
+	if code != exitOK || len(lines) != 3 || strings.Join(strings.Fields(lines[0]), " ") != "source rate dropped ends set by reason" ||
+		!strings.HasPrefix(strings.Join(strings.Fields(lines[1]), " "), "2001:db8::/32 1Mbit/s 1,234 in ") || !strings.HasSuffix(lines[1], "ada  a flood") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+	code, out, _ = weir(t, "", "limit", "--json", "--socket", socket)
+	var got struct{ Limits []api.PoliceOverride }
+	if err := json.Unmarshal([]byte(out), &got); code != exitOK || err != nil || len(got.Limits) != 1 || got.Limits[0].Held != 1234 {
+		t.Errorf("exit code %d, %v\n%s", code, err, out)
+	}
+	for range 2 * maxLimited {
+		d.status.Policed = append(d.status.Policed, limits[1])
+	}
+	if _, out, _ = weir(t, "", "status", "--socket", socket); strings.Count(out, "LIMITED: 2001:db8::/32") != maxLimited || !strings.Contains(out, "LIMITED: 6 sources more, see `weir limit`\n") {
+		t.Errorf("status prints\n%s", out)
+	}
+	d.status.Policed = nil
+	if code, out, _ = weir(t, "", "limit", "--socket", socket); code != exitOK || out != "no source is limited\n" {
+		t.Errorf("exit code %d\n%s", code, out)
 	}
 }

@@ -184,7 +184,7 @@ func (s *status) only(name string) error {
 		d.Interfaces = slices.DeleteFunc(d.Interfaces, func(i api.InterfaceStatus) bool { return !is(i.Interface) })
 		d.Policed = slices.DeleteFunc(d.Policed, func(o api.PoliceOverride) bool {
 			covers, err := path.Match(o.Interface, name)
-			return err != nil || !covers
+			return o.Source == "" && (err != nil || !covers)
 		})
 		s.Filtered, found = d.Complete(), found || len(d.Interfaces) > 0
 	}
@@ -435,6 +435,9 @@ func printClock(w io.Writer, c *api.Clock, now time.Time) {
 	}
 }
 
+// maxLimited bounds the limits of sources that status names.
+const maxLimited = 5
+
 // printDaemonNotices prints what is not as usual with a daemon, and reports whether there is
 // anything.
 func printDaemonNotices(w io.Writer, d *api.Status) (noticed bool) {
@@ -442,9 +445,18 @@ func printDaemonNotices(w io.Writer, d *api.Status) (noticed bool) {
 		printOverride(w, o, time.Now())
 		noticed = true
 	}
+	sources := 0
 	for _, o := range d.Policed {
+		if o.Source != "" {
+			if sources++; sources > maxLimited {
+				continue
+			}
+		}
 		printLimited(w, o, time.Now())
 		noticed = true
+	}
+	if more := sources - maxLimited; more > 0 {
+		fmt.Fprintf(w, "LIMITED: %s more, see `weir limit`\n", plural(more, "source", "sources"))
 	}
 	printClock(w, d.Clock, time.Now())
 	noticed = printTrials(w, d.Trials) || noticed

@@ -17,6 +17,17 @@ const (
 	MaxTTL        = 100 * 365 * 24 * 60 * 60
 )
 
+// checkReason returns what is wrong with the reason of a change, which terminals show.
+func checkReason(text string) error {
+	switch {
+	case len(text) > MaxReason:
+		return &BadRequest{Err: fmt.Errorf("a reason of %d bytes: the most is %d", len(text), MaxReason)}
+	case strings.ContainsFunc(text, NotPrintable):
+		return &BadRequest{Err: fmt.Errorf("reason %q: want one line of printable text", text)}
+	}
+	return nil
+}
+
 // Check returns what is wrong with a change, as far as that does not depend on the
 // lists.
 func (c *Change) Check() error {
@@ -32,10 +43,9 @@ func (c *Change) Check() error {
 		return bad("ttl_seconds %v: want %v up to %d, a hundred years, or 0 for ever", c.TTL, MinTTL, MaxTTL)
 	case CheckSSH(c.SSH) != nil:
 		return CheckSSH(c.SSH)
-	case len(c.Reason) > MaxReason:
-		return bad("a reason of %d bytes: the most is %d", len(c.Reason), MaxReason)
-	case strings.ContainsFunc(c.Reason, NotPrintable): // it is shown on terminals
-		return bad("reason %q: want one line of printable text", c.Reason)
+	}
+	if err := checkReason(c.Reason); err != nil {
+		return err
 	}
 	for i, e := range c.Entries {
 		if len(e) > maxEntry {

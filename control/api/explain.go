@@ -70,7 +70,7 @@ type Limit struct {
 	Flow    string     `json:"flow"` // in the format of lists
 	Rate    float64    `json:"rate"`
 	Until   *time.Time `json:"until,omitempty"`
-	Tracker string     `json:"tracker"` // its key, as in src
+	Tracker string     `json:"tracker"` // its key, as in src; "" if a command has limited the flow's source
 	Unit    string     `json:"unit"`    // packets or bytes
 
 	// What the flow had in the tracker's last interval; nil: it is not known.

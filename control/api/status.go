@@ -54,7 +54,7 @@ type Status struct {
 	// whose trial a command has ended.
 	Trials []TrialList `json:"trials,omitempty"`
 
-	// Policed are the limits of interfaces that commands have set.
+	// Policed are the limits of interfaces and of sources that commands have set.
 	Policed []PoliceOverride `json:"police_overrides,omitempty"`
 
 	// Clock is how the wall clock was set.

@@ -91,9 +91,9 @@ func (x *Explainer) Ask(ctx context.Context, asked []explain.Question) (answers 
 				of = nil // the packet is of a flow, or it is not
 			}
 			penalties, more := x.stages.Trackers.Meeting(of)
-			all := explain.Answers(by.Engine, q, penalties)
+			all := explain.Answers(by.Engine, q, append(penalties, by.Stages.Limits.Meeting(q.Known)...))
 			for i := range all {
-				x.describe(&all[i], more)
+				x.describe(&all[i], more, by.Stages)
 				all[i].Condense()
 				by.DescribeAnswer(&all[i], wanted)
 				by.CountAnswer(&all[i], hits)
@@ -112,12 +112,15 @@ func (x *Explainer) Ask(ctx context.Context, asked []explain.Question) (answers 
 
 // describe adds to an answer what is known of heavy hitters: how much of one exceeds its limit,
 // how many penalties are left out, and which flows are spared.
-func (x *Explainer) describe(a *explain.Answer, more int) {
+func (x *Explainer) describe(a *explain.Answer, more int, of *stages.Table) {
 	if a.Direction == drops.Direction(true) || !a.Known.Src.IsValid() {
 		return // outgoing packets have no penalties
 	}
 	a.PenaltiesMore = more
-	if l := a.Limit; l != nil {
+	if l := a.Limit; l == nil {
+	} else if by := of.Limits.Of(l.Key); by != nil {
+		l.Unit = by.Unit()
+	} else {
 		l.Tracker, l.Unit, l.Offered = x.stages.Trackers.Limited(l.Key, l.Rate)
 	}
 	a.Spared = x.stages.Trackers.SparedOf(a.Known)

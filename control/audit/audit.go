@@ -56,6 +56,8 @@ const (
 	MonitorOff   = "monitor off"
 	Police       = "police" // a limit of an interface, by a command
 	PoliceOff    = "police off"
+	Limit        = "limit" // of a source, by a command
+	LimitOff     = "limit off"
 	Enforce      = api.ChangeEnforce // the trial of a list ends
 	EnforceOff   = "enforce off"
 	Console      = api.ChangeConsole // a session that may change something was asked for

@@ -167,22 +167,22 @@ func (c *Config) checkTC(i Interface) error {
 
 // Stages returns the stages that the configuration has, with the rates that commands have set of
 // interfaces.
-func (c *Config) Stages(rates map[netif.Target]quantity.Rate) (*stages.Table, error) {
+func (c *Config) Stages(by stages.Limits) (*stages.Table, error) {
 	var at []stages.Interface
 	for i := range c.Interfaces {
 		of := &c.Interfaces[i]
 		all := stages.Interface{Target: of.target(), AtInterface: &of.AtInterface}
-		for t, rate := range rates {
+		for t, rate := range by.Interfaces {
 			if of.Covers(t) && t != all.Target { // the first that covers it counts
 				at = append(at, stages.Interface{Target: t, AtInterface: of.Limited(rate)})
 			}
 		}
-		if rate, ok := rates[all.Target]; ok {
+		if rate, ok := by.Interfaces[all.Target]; ok {
 			all.AtInterface = of.Limited(rate)
 		}
 		at = append(at, all)
 	}
-	return stages.New(&c.Sections, c.TrackerSections, at)
+	return stages.New(&c.Sections, c.TrackerSections, at, by.Sources)
 }
 
 func (i *Interface) target() netif.Target { return netif.Target{Netns: i.Netns, Iface: i.Name} }

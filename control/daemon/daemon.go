@@ -238,7 +238,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err := d.fleet.Await(ctx, inherited.Lists); err != nil {
 		return err
 	}
-	p, err := ruleset.Read(ctx, c, ruleset.Options{Log: d.o.Log, Version: d.o.Version, Journal: d.journal, Progress: d.o.Progress, Watcher: d.feeds.watcher, Shared: d.fleet.Member, Trials: d.trials.Decided(), Rates: d.policing.rates(c), Attached: inherited.Lists, RolledBack: d.reloads.rolledBack})
+	p, err := ruleset.Read(ctx, c, ruleset.Options{Log: d.o.Log, Version: d.o.Version, Journal: d.journal, Progress: d.o.Progress, Watcher: d.feeds.watcher, Shared: d.fleet.Member, Trials: d.trials.Decided(), Limits: d.policing.limits(c), Attached: inherited.Lists, RolledBack: d.reloads.rolledBack})
 	if err != nil {
 		return err
 	}

@@ -6,23 +6,31 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"weir/control/api"
 	"weir/control/audit"
 	"weir/control/clock"
 	"weir/control/config"
+	"weir/control/lockout"
 	"weir/control/quantity"
+	"weir/control/ruleset"
+	"weir/control/stage/tracker"
 	"weir/control/stages"
+	"weir/filter/key"
+	"weir/filter/penalty"
 	"weir/loader/netif"
 )
 
-// policing has the limits of interfaces that commands have set. SetPolice is safe for concurrent
-// use; all else is for Run's goroutine.
+// policing has the limits of interfaces and of sources that commands have set. SetPolice is safe for
+// concurrent use; all else is for Run's goroutine.
 type policing struct {
-	set      []api.PoliceOverride // as decided, by interface
-	enforced []api.PoliceOverride // by the programs, as status shows it; the slice is replaced, never changed
+	set      []api.PoliceOverride // as decided
+	enforced []api.PoliceOverride // by the programs; the slice is replaced, never changed
+	held     map[string]*held     // by source
 
 	clock       *clock.Clock
 	loop        *loop
@@ -30,7 +38,7 @@ type policing struct {
 	antiLockout *antiLockout
 	reloads     *confirmation
 	audit       *audit.Log
-	activate    func() error // has the interfaces follow the limits
+	activate    func() error // has the programs follow the limits
 	note        func()       // publishes the state
 	log         *slog.Logger
 
@@ -44,19 +52,19 @@ const policeFile = "police.json"
 
 // savedPolicing is the contents of the file, with steady times.
 type savedPolicing struct {
-	Interfaces []api.PoliceOverride `json:"interfaces"`
+	Limits []api.PoliceOverride `json:"limits"`
 }
 
 // load reads the limits that were saved, but for those that have ended meanwhile.
 func (p *policing) load(c *config.Config, now time.Time) {
 	var s savedPolicing
-	if !loadDecisions(statePath(c, policeFile), &s, "which interfaces commands have limited", p.log) {
+	if !loadDecisions(statePath(c, policeFile), &s, "what commands have limited", p.log) {
 		return
 	}
-	for _, o := range s.Interfaces {
+	for _, o := range s.Limits {
 		o.Since, o.Until = p.clock.Wall(o.Since), clock.Optional(p.clock.Wall, o.Until)
 		if over(o.Until, now) {
-			p.log.Info("the limit of an interface has ended while weir did not run", "interface", targetOf(o).String(), "by", o.By)
+			p.log.Info("a limit has ended while weir did not run", "of", limited(o), "by", o.By)
 			continue
 		}
 		p.set = append(p.set, o)
@@ -72,7 +80,7 @@ func (p *policing) save(set []api.PoliceOverride) error {
 	}
 	s := savedPolicing{slices.Clone(set)}
 	for n, o := range set {
-		s.Interfaces[n].Since, s.Interfaces[n].Until = p.clock.Steady(o.Since), clock.Optional(p.clock.Steady, o.Until)
+		s.Limits[n].Since, s.Limits[n].Until = p.clock.Steady(o.Since), clock.Optional(p.clock.Steady, o.Until)
 	}
 	return saveDecisions(path, s)
 }
@@ -81,28 +89,78 @@ func targetOf(o api.PoliceOverride) netif.Target {
 	return netif.Target{Netns: o.Netns, Iface: o.Interface}
 }
 
-// rates returns the limits that a configuration can have.
-func (p *policing) rates(c *config.Config) map[netif.Target]quantity.Rate {
-	all := make(map[netif.Target]quantity.Rate)
+// limited names what is limited.
+func limited(o api.PoliceOverride) string {
+	if o.Source != "" {
+		return o.Source
+	}
+	return targetOf(o).String()
+}
+
+// sameLimit reports whether two limits are of the same.
+func sameLimit(a, b api.PoliceOverride) bool {
+	return a.Source == b.Source && targetOf(a) == targetOf(b)
+}
+
+// limits returns the limits that a configuration can have.
+func (p *policing) limits(c *config.Config) stages.Limits {
+	all := stages.Limits{Interfaces: make(map[netif.Target]quantity.Rate)}
 	for _, o := range p.set {
 		var rate quantity.Rate
-		if err := rate.UnmarshalText([]byte(o.Rate)); err == nil && c.CheckPolice(targetOf(o), rate) == nil {
-			all[targetOf(o)] = rate
+		err := rate.UnmarshalText([]byte(o.Rate))
+		switch {
+		case err != nil:
+		case o.Source == "" && c.CheckPolice(targetOf(o), rate) == nil:
+			all.Interfaces[targetOf(o)] = rate
+		case o.Source != "":
+			if prefix, err := parseSource(o.Source); err == nil {
+				of := stages.Source{Prefix: prefix, Rate: rate}
+				if o.Until != nil {
+					of.Until = *o.Until
+				}
+				all.Sources = append(all.Sources, of)
+			}
 		}
 	}
 	return all
 }
 
+// parseSource reads an address or a prefix.
+func parseSource(text string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
+		return netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(text)
+	switch {
+	case err != nil || p.Addr().Is4In6():
+		return p, fmt.Errorf("%q is neither an address nor a prefix", text)
+	case p != p.Masked():
+		return p, fmt.Errorf("%q has host bits: limit %v or %v", text, p.Addr(), p.Masked())
+	}
+	return p, nil
+}
+
 // SetPolice implements [server.Policer]. A full disk does not hold it up.
 func (p *policing) SetPolice(ctx context.Context, c api.PoliceChange) (done api.Policed, err error) {
-	t := netif.Target{Netns: c.Netns, Iface: c.Interface}
-	r := audit.Record{Change: audit.PoliceOff, Interface: t.String()}
+	of := api.PoliceOverride{Interface: c.Interface, Netns: c.Netns, Source: c.Source, Reason: c.Reason}
+	r := audit.Record{Change: audit.PoliceOff, Reason: c.Reason}
+	if c.Source == "" {
+		r.Interface = targetOf(of).String()
+	} else {
+		prefix, err := parseSource(c.Source)
+		if err != nil {
+			return done, &api.BadRequest{Err: err}
+		}
+		of.Source = key.Source(prefix).String()
+		r.Change, r.First = audit.LimitOff, []string{of.Source}
+	}
 	if !c.Off {
-		r.Change, r.TTL, r.Entries, r.First = audit.Police, c.For, 1, []string{audit.Cut(c.Rate, audit.MaxText)}
+		r.Change, r.TTL, r.Entries, r.First = strings.TrimSuffix(r.Change, " off"), c.For, 1, append(r.First, audit.Cut(c.Rate, audit.MaxText))
 	}
 	audit.By(&r, c.UID, c.Client)
 	err = p.loop.doAlone(ctx, func() (err error) {
-		done, err = p.change(t, c, audit.Cut(r.Who(), audit.MaxText))
+		of.By = audit.Cut(r.Who(), audit.MaxText)
+		done, err = p.change(of, c)
 		return err
 	})
 	if done.Changed {
@@ -112,9 +170,12 @@ func (p *policing) SetPolice(ctx context.Context, c api.PoliceChange) (done api.
 	return done, err
 }
 
-func (p *policing) change(t netif.Target, c api.PoliceChange, by string) (done api.Policed, err error) {
-	done.Interface = t.String()
-	next := slices.DeleteFunc(slices.Clone(p.set), func(o api.PoliceOverride) bool { return targetOf(o) == t })
+// change sets a limit, or ends it.
+func (p *policing) change(of api.PoliceOverride, c api.PoliceChange) (done api.Policed, err error) {
+	if done.Source = of.Source; of.Source == "" {
+		done.Interface = targetOf(of).String()
+	}
+	next := slices.DeleteFunc(slices.Clone(p.set), func(o api.PoliceOverride) bool { return sameLimit(o, of) })
 	if c.Off && len(next) == len(p.set) {
 		return done, nil
 	}
@@ -122,11 +183,14 @@ func (p *policing) change(t netif.Target, c api.PoliceChange, by string) (done a
 		return done, &api.BadRequest{Err: errors.New("a reload is to be confirmed: weir confirm, and try again")}
 	}
 	if !c.Off {
-		o := api.PoliceOverride{Interface: t.Iface, Netns: t.Netns, Since: time.Now(), By: by}
-		if err := p.may(t, c, &o); err != nil {
+		of.Since = time.Now()
+		if err := p.may(c, &of); err != nil {
 			return done, &api.BadRequest{Err: err}
 		}
-		done.Override, next = &o, append(next, o)
+		if of.Source != "" && len(next) >= penalty.MaxLimits {
+			return done, &api.BadRequest{Err: fmt.Errorf("there are %d limits, as many as there can be: weir limit shows them", len(next))}
+		}
+		done.Override, next = &of, append(next, of)
 	}
 	before := p.set
 	unsaved := p.save(next) // a crash before it is active finds it, as was asked for
@@ -134,7 +198,7 @@ func (p *policing) change(t netif.Target, c api.PoliceChange, by string) (done a
 	if err := p.activate(); err != nil {
 		p.set = before
 		done.Override = nil
-		return done, errors.Join(fmt.Errorf("%v is limited as it was: %w", t, err), p.save(before))
+		return done, errors.Join(fmt.Errorf("%v is limited as it was: %w", limited(of), err), p.save(before))
 	}
 	p.enforced = next
 	p.note()
@@ -142,30 +206,90 @@ func (p *policing) change(t netif.Target, c api.PoliceChange, by string) (done a
 		done.Unsaved = unsaved.Error()
 		p.log.Error("a limit was changed, but a restart would forget that: " + done.Unsaved)
 	}
-	p.log.Warn("the limit of an interface was changed", "interface", done.Interface, "rate", cmp.Or(c.Rate, "as configured"), "by", by)
+	p.log.Warn("a limit was changed", "of", limited(of), "rate", cmp.Or(c.Rate, "as configured"), "by", of.By)
 	return done, nil
 }
 
 // may completes a limit, and returns why it must not be.
-func (p *policing) may(t netif.Target, c api.PoliceChange, o *api.PoliceOverride) error {
+func (p *policing) may(c api.PoliceChange, o *api.PoliceOverride) error {
 	var rate quantity.Rate
 	if err := rate.UnmarshalText([]byte(c.Rate)); err != nil {
-		return err
-	}
-	if err := p.active.prepared.Config.CheckPolice(t, rate); err != nil {
 		return err
 	}
 	o.Rate = rate.String()
 	if c.For != 0 {
 		o.Until = new(o.Since.Add(time.Duration(c.For * float64(time.Second))))
-		return nil
+	}
+	with, option, shares := "a flood", "--for", func(lockout.Peer) bool { return true }
+	err := p.active.prepared.Config.CheckPolice(targetOf(*o), rate)
+	if o.Source != "" {
+		prefix, _ := parseSource(o.Source) // which SetPolice has read
+		with, option, shares = "all else from "+o.Source, "--ttl", func(peer lockout.Peer) bool { return peer.Key.Overlaps(key.Source(prefix)) }
+		if err = stages.CheckSource(rate); err == nil && !c.Force {
+			err = p.spares(key.Source(prefix), rate)
+		}
+	}
+	if err != nil || c.For != 0 || c.Force {
+		return err
 	}
 	for _, peer := range callers(c.SSH, c.Connection) {
-		if !c.Force && !p.antiLockout.passes(peer) {
-			return fmt.Errorf("%s would share %v with a flood, without an end: set one by --for (for_seconds), %s", peer.What, rate, orForce)
+		if shares(peer) && !p.antiLockout.passes(peer) {
+			return fmt.Errorf("%s would share %v with %s, without an end: set one by %s (for_seconds), %s", peer.What, rate, with, option, orForce)
 		}
 	}
 	return nil
+}
+
+// spares returns why a source must not be limited to a rate that a penalty could not have either.
+func (p *policing) spares(source key.Key, rate quantity.Rate) error {
+	if tracker.Suffices(rate) {
+		return nil
+	}
+	prepared := p.active.prepared
+	if what := lockout.Penalties(prepared.Rules, ruleset.PolicyOf(prepared.Config), prepared.Peers, []key.Key{source})[source]; what != "" {
+		return fmt.Errorf("%v would hold back %s: %s", rate, what, orForce)
+	}
+	return nil
+}
+
+// held are the packets of a source above its rate.
+type held struct {
+	before uint64 // that earlier programs have held back
+	now    uint64
+}
+
+// shown returns the limits, with what they hold back.
+func (p *policing) shown() []api.PoliceOverride {
+	all := slices.Clone(p.enforced)
+	for n, o := range all {
+		prefix, err := parseSource(o.Source)
+		if o.Source == "" || err != nil {
+			continue
+		}
+		counted, err := stages.Source{Prefix: prefix}.Held(p.active.engine.Kernel())
+		if err != nil {
+			continue // the next look counts it
+		}
+		of := p.held[o.Source]
+		if of == nil {
+			of = new(held)
+			if p.held == nil {
+				p.held = make(map[string]*held)
+			}
+			p.held[o.Source] = of
+		}
+		if counted.Packets < of.now { // other programs count anew
+			of.before += of.now
+		}
+		of.now = counted.Packets
+		all[n].Held = of.before + of.now
+	}
+	for source := range p.held {
+		if !slices.ContainsFunc(all, func(o api.PoliceOverride) bool { return o.Source == source }) {
+			delete(p.held, source)
+		}
+	}
+	return all
 }
 
 // end ends the limits whose time is over. While a reload is to be confirmed, they stay.
@@ -181,7 +305,7 @@ func (p *policing) end(now time.Time) error {
 	p.set = slices.DeleteFunc(slices.Clone(p.set), func(o api.PoliceOverride) bool { return over(o.Until, now) })
 	if err := p.activate(); err != nil {
 		p.set, p.retry = before, now.Add(retryInterval)
-		p.failed = fmt.Errorf("the limit of an interface is over, and could not be ended, retrying in %v: %w", retryInterval, err)
+		p.failed = fmt.Errorf("a limit is over, and could not be ended, retrying in %v: %w", retryInterval, err)
 		return p.failed
 	}
 	p.enforced = p.set
@@ -190,7 +314,13 @@ func (p *policing) end(now time.Time) error {
 		p.log.Error(err.Error())
 	}
 	for _, o := range past {
-		p.audit.Record(audit.Record{Change: audit.PoliceOff, Interface: targetOf(o).String(), Changed: 1, Source: "expiry"})
+		r := audit.Record{Change: audit.PoliceOff, Changed: 1, Source: "expiry"}
+		if o.Source != "" {
+			r.Change, r.First = audit.LimitOff, []string{o.Source}
+		} else {
+			r.Interface = targetOf(o).String()
+		}
+		p.audit.Record(r)
 	}
 	return nil
 }
@@ -201,10 +331,10 @@ func (p *policing) follow() (lines []string) {
 	if !p.reloads.done() {
 		return nil
 	}
-	rates := p.rates(p.active.prepared.Config)
+	rates := p.limits(p.active.prepared.Config).Interfaces
 	next := slices.DeleteFunc(slices.Clone(p.set), func(o api.PoliceOverride) bool {
 		_, stays := rates[targetOf(o)]
-		if !stays {
+		if stays = stays || o.Source != ""; !stays {
 			lines = append(lines, fmt.Sprintf("%v: `police` of %s no longer counts: the configuration has changed", targetOf(o), o.Since.Local().Format(time.DateTime)))
 		}
 		return !stays
@@ -224,18 +354,28 @@ func (p *policing) check() error {
 	if len(p.set) == 0 {
 		return nil
 	}
-	return restoreDecisions(statePath(p.active.prepared.Config, policeFile), "limits of interfaces", func() error { return p.save(p.set) }, p.log)
+	return restoreDecisions(statePath(p.active.prepared.Config, policeFile), "limits by commands", func() error { return p.save(p.set) }, p.log)
 }
 
-// restage activates the configuration again, with the limits that commands have set.
+// ofInterfaces are the limits of interfaces among others.
+func ofInterfaces(all []api.PoliceOverride) []api.PoliceOverride {
+	return slices.DeleteFunc(slices.Clone(all), func(o api.PoliceOverride) bool { return o.Source != "" })
+}
+
+// restage makes the programs have the limits that commands have set. Where these already limit
+// sources, a change of those alone is made in their memory, else the configuration is activated again.
 func (d *Daemon) restage() error {
-	c := d.active.prepared.Config
-	rates := d.policing.rates(c)
+	p := d.active.prepared
+	limits := d.policing.limits(p.Config)
+	same := slices.EqualFunc(ofInterfaces(d.policing.set), ofInterfaces(d.policing.enforced), func(a, b api.PoliceOverride) bool { return sameLimit(a, b) && a.Rate == b.Rate })
+	if of := p.Stages.Limits; of != nil && len(limits.Sources) > 0 && same {
+		return of.Follow(d.active.engine.Kernel(), limits.Sources)
+	}
 	var of *stages.Table
 	var err error
-	d.loop.aside(func() { of, err = c.Stages(rates) })
-	if err != nil {
-		return err
+	d.loop.aside(func() { of, err = p.Config.Stages(limits) })
+	if err == nil {
+		err = d.reassembleBy(of)
 	}
-	return d.reassembleBy(of)
+	return err
 }

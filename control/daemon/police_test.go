@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -9,6 +10,8 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
+	"weir/filter/penalty"
+	"weir/filter/verdict"
 	"weir/tests/lab"
 )
 
@@ -114,5 +117,59 @@ func TestPoliceFollowsConfiguration(t *testing.T) {
 	}
 	if _, err := os.Stat(statePath(&r.c, policeFile)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the limit would come back: %v", err)
+	}
+}
+
+// A source is limited unless that would hold back what must not be cut off, or the caller without an
+// end, and as long as there is room.
+func TestLimitRefused(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t)
+	r := configure(t, l.B)
+	r.c.Failsafe.Prefixes = []verdict.FailsafePrefix{{Prefix: netip.MustParsePrefix("203.0.113.0/28")}}
+	d := begin(t, r)
+	limit := api.PoliceChange{Source: "192.0.2.0/24", Rate: "100pps", SSH: "192.0.2.9 50000 " + l.B.IPv4.String() + " 22"}
+	refused := func(what, want string, change func(*api.PoliceChange)) {
+		t.Helper()
+		c := limit
+		change(&c)
+		var bad *api.BadRequest
+		if p, err := d.policing.SetPolice(t.Context(), c); !errors.As(err, &bad) || !strings.Contains(err.Error(), want) || p.Override != nil || p.Changed {
+			t.Errorf("%s: %+v, %v", what, p, err)
+		}
+		if s := d.readings.Status(); len(s.Policed) > 0 {
+			t.Errorf("%s: the status has %+v", what, s.Policed)
+		}
+	}
+	refused("host bits", "limit 192.0.2.1 or 192.0.2.0/24", func(c *api.PoliceChange) { c.Source = "192.0.2.1/24" })
+	refused("no source", "neither an address nor a prefix", func(c *api.PoliceChange) { c.Source = "eth0" })
+	refused("no address of a host", "neither an address nor a prefix", func(c *api.PoliceChange) { c.Source = "fe80::1%eth0" })
+	refused("no unit", "want bits, bytes or packets", func(c *api.PoliceChange) { c.Rate = "1k/s" })
+	refused("too slow", "not between 8kbit/s", func(c *api.PoliceChange) { c.Rate = "7kbit/s" })
+	refused("the caller's session", "your SSH session from 192.0.2.9 would share 100pps with all else from 192.0.2.0/24, without an end: set one by --ttl", func(*api.PoliceChange) {})
+	refused("a failsafe prefix", "would hold back the failsafe prefix 203.0.113.0/28", func(c *api.PoliceChange) { c.Source, c.For = "203.0.113.0/29", 60 })
+
+	accepted := func(what string, change func(*api.PoliceChange)) {
+		t.Helper()
+		c := limit
+		change(&c)
+		p, err := d.policing.SetPolice(t.Context(), c)
+		if err != nil || p.Override == nil || p.Unsaved != "" {
+			t.Fatalf("%s: %+v, %v", what, p, err)
+		}
+		if p, err := d.policing.SetPolice(t.Context(), api.PoliceChange{Source: p.Override.Source, Off: true}); err != nil || !p.Changed || p.Override != nil {
+			t.Errorf("%s, then off: %+v, %v", what, p, err)
+		}
+	}
+	accepted("with an end", func(c *api.PoliceChange) { c.For = 600 })
+	accepted("by force", func(c *api.PoliceChange) { c.Force = true })
+	accepted("others than the caller", func(c *api.PoliceChange) { c.Source = "192.0.2.128/25" })
+	accepted("fast enough for a failsafe prefix", func(c *api.PoliceChange) { c.Source, c.Rate = "203.0.113.0/29", "1kpps" })
+
+	for n := range penalty.MaxLimits {
+		d.policing.set = append(d.policing.set, api.PoliceOverride{Source: netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}).String(), Rate: "1kpps"})
+	}
+	if _, err := d.policing.SetPolice(t.Context(), api.PoliceChange{Source: "192.0.2.1", Rate: "1kpps"}); err == nil || !strings.Contains(err.Error(), "as many as there can be") {
+		t.Errorf("one too many: %v", err)
 	}
 }

@@ -211,8 +211,8 @@ func (d *Daemon) assembleNew(c *config.Config, feeds map[string]*feed.Feed) (nex
 		return next, errors.New("state_dir, pins, api, metrics, console and fleet change with a restart only")
 	}
 	var of *stages.Table
-	rates := d.policing.rates(c)
-	d.loop.aside(func() { of, err = c.Stages(rates) }) // which reads files
+	limits := d.policing.limits(c)
+	d.loop.aside(func() { of, err = c.Stages(limits) }) // which reads files
 	if err != nil {
 		return next, err
 	}

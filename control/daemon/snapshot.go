@@ -245,7 +245,7 @@ func (d *Daemon) noteStatus() {
 		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor.manual, RolledBack: d.reloads.rolledBack,
 	}}
 	d.active.prepared.Config.DescribeStages(&s.Status)
-	s.Trials, s.Policed = d.active.prepared.TrialLists(), d.policing.enforced
+	s.Trials, s.Policed = d.active.prepared.TrialLists(), d.policing.shown()
 	if d.reloads.unconfirmed != nil {
 		s.ConfirmUntil = &d.reloads.unconfirmed.until
 	}

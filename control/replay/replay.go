@@ -46,7 +46,7 @@ type Kernel struct {
 	generation *engine.Generation
 	stats      *loader.Stats
 	program    *loader.Program
-	tracks     bool // packets may have penalties
+	tracks     bool // packets may have penalties, or limits
 
 	reasons, lists, buf []loader.Counter
 }
@@ -90,7 +90,7 @@ func newKernel(g *engine.Generation, stats *loader.Stats) (*Kernel, error) {
 	if err != nil {
 		return nil, errors.Join(err, stats.Close())
 	}
-	k := &Kernel{generation: g, stats: stats, program: program, tracks: len(tracker.Of(g)) > 0}
+	k := &Kernel{generation: g, stats: stats, program: program, tracks: len(tracker.Of(g)) > 0 || g.Limits != nil}
 	if err := stats.Take(program); err != nil {
 		return nil, errors.Join(err, k.Close())
 	}
@@ -145,7 +145,7 @@ func (k *Kernel) decide(frame []byte, test func([]byte) (uint32, error)) (verdic
 	o.Reason = verdict.Reason(reason)
 	if o.Reason == verdict.Blocked || o.Reason == verdict.WouldBlock {
 		o.List, ok = k.counted(k.stats.Lists, k.lists, len(frame))
-		// A packet that a penalty would drop is monitored, too, without a list.
+		// A packet that a penalty or a limit would drop is monitored, too, without a list.
 		if !ok && (o.Reason == verdict.Blocked || !k.tracks) {
 			return o, errors.New("program did not count the packet under just one list")
 		}

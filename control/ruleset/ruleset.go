@@ -29,7 +29,6 @@ import (
 	"weir/control/lists"
 	"weir/control/lockout"
 	"weir/control/observe/learn"
-	"weir/control/quantity"
 	"weir/control/stages"
 	"weir/control/trial"
 	"weir/filter/hash"
@@ -38,7 +37,6 @@ import (
 	"weir/filter/ordered"
 	"weir/filter/verdict"
 	"weir/loader/hooks"
-	"weir/loader/netif"
 )
 
 // Ruleset is a configuration with the contents of its lists: all that an engine
@@ -129,10 +127,10 @@ type Options struct {
 	Version  string   // of weir
 	ReadOnly bool     // only files and directories are read, and nothing is saved
 	Progress *feed.Progress
-	Watcher  *feed.Watcher                  // of files and directories; nil: none
-	Shared   Shared                         // the lists of a fleet; nil: none
-	Trials   trial.Decisions                // what commands have decided
-	Rates    map[netif.Target]quantity.Rate // of interfaces that commands have limited
+	Watcher  *feed.Watcher   // of files and directories; nil: none
+	Shared   Shared          // the lists of a fleet; nil: none
+	Trials   trial.Decisions // what commands have decided
+	Limits   stages.Limits   // by commands
 
 	Attached   []string // lists whose sources have entries in a program that filters already
 	RolledBack bool     // to the configuration before an unconfirmed one, which may have saved what this one refuses
@@ -145,7 +143,7 @@ func Read(ctx context.Context, c *config.Config, how Options) (*Ruleset, error) 
 	if err != nil {
 		return nil, err
 	}
-	of, err := c.Stages(how.Rates)
+	of, err := c.Stages(how.Limits)
 	if err != nil {
 		return nil, err
 	}

@@ -228,15 +228,29 @@ type Table struct {
 	*Sections
 	Trackers TrackerSections
 
-	loop   *loop.About  // of incoming packets; nil: loops are not looked for
-	digest *digest.Part // nil: nothing is recorded
-	police *police.Part // nil: no interface is policed
+	loop   *loop.About     // of incoming packets; nil: loops are not looked for
+	digest *digest.Part    // nil: nothing is recorded
+	police *police.Part    // nil: no interface is policed
+	Limits *police.Sources // of sources, by commands; nil: none
 	parts  []engine.Part
 	netns  string // of the first interface
 }
 
-// New returns the stages of a configuration. It fails where files that they need cannot be read.
-func New(s *Sections, trackers TrackerSections, interfaces []Interface) (*Table, error) {
+// Limits are the limits that commands have set.
+type Limits struct {
+	Interfaces map[netif.Target]quantity.Rate
+	Sources    []Source
+}
+
+// Source is a limit of a source, or of a network of them.
+type Source = police.Source
+
+// CheckSource returns why sources cannot be limited to a rate.
+func CheckSource(r quantity.Rate) error { return police.CheckSource(r) }
+
+// New returns the stages of a configuration, with the sources that commands have limited. It fails
+// where files that they need cannot be read.
+func New(s *Sections, trackers TrackerSections, interfaces []Interface, sources []Source) (*Table, error) {
 	t := &Table{Sections: s, Trackers: trackers.Clone()}
 	for _, each := range s.all() {
 		if each.On() {
@@ -268,6 +282,9 @@ func New(s *Sections, trackers TrackerSections, interfaces []Interface) (*Table,
 	}
 	if len(rejecting.Interfaces) > 0 {
 		t.parts = append(t.parts, &rejecting)
+	}
+	if t.Limits = police.NewSources(sources); t.Limits != nil {
+		t.parts = append(t.parts, t.Limits)
 	}
 	return t, nil
 }

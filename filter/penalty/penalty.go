@@ -1,7 +1,8 @@
 // Package penalty implements rate limits and blocks for single flows, each with
 // an expiry. The control plane and the data plane impose penalties based on exact
 // counts; the data plane looks them up. It is the twin of bpf/penalty.h and
-// bpf/threshold.h, and works on kernel memory as well as on the heap.
+// bpf/threshold.h, and works on kernel memory as well as on the heap. Commands limit sources
+// by the same rule: see [Limits].
 //
 // The rate limit is the generic cell rate algorithm (ITU-T I.371), a token
 // bucket whose only state is the time at which it will be full.
@@ -234,6 +235,11 @@ func (t *Table) Check(h, units uint64, now time.Duration) Verdict {
 	if !ok {
 		return None
 	}
+	return meter(e, units, now)
+}
+
+// meter is Check for the words of a penalty.
+func meter(e []uint64, units uint64, now time.Duration) Verdict {
 	at, until, cost, burst, full := uint64(now), e[0], e[1], e[2], e[3]
 	switch {
 	case at >= until:

@@ -3,6 +3,7 @@ package penalty
 import (
 	"math"
 	"math/rand/v2"
+	"net/netip"
 	"testing"
 	"time"
 )
@@ -120,5 +121,43 @@ func TestCap(t *testing.T) {
 		if want := min(time.Duration(h-1), 5) * time.Minute; until != want {
 			t.Errorf("penalty %d ends at %v, want %v", h, until, want)
 		}
+	}
+}
+
+// The longest prefix that has a limit decides, packets or bytes are counted, and a limit ends.
+func TestLimits(t *testing.T) {
+	now := time.Second
+	l := &Limits{Now: func() time.Duration { return now }}
+	set := func(prefix string, burst float64, bytes bool, until time.Duration) {
+		l.Set(netip.MustParsePrefix(prefix), Limit{Penalty{Until: until, Rate: 1, Burst: burst}, bytes})
+	}
+	set("192.0.2.0/24", 3, false, time.Hour)
+	set("192.0.2.7/32", 1000, true, time.Minute)
+	set("2001:db8::/32", 2, false, time.Hour)
+	passed := func(src string, length uint64) (n int) {
+		for range 100 {
+			if l.Check(netip.MustParseAddr(src), length) == None {
+				n++
+			}
+		}
+		return n
+	}
+	for _, c := range []struct {
+		src    string
+		length uint64
+		want   int
+	}{
+		{"192.0.2.7", 100, 10}, {"192.0.2.8", 100, 3}, {"192.0.2.9", 100, 0}, {"192.0.3.1", 100, 100}, {"2001:db8:9::1", 60, 2}, {"2001:db9::1", 60, 100},
+	} {
+		if got := passed(c.src, c.length); got != c.want {
+			t.Errorf("%d packets of %s passed, want %d", got, c.src, c.want)
+		}
+	}
+	// What has ended does not fall back on the network's limit.
+	if now = time.Minute; passed("192.0.2.7", 100) != 100 {
+		t.Error("a limit has not ended")
+	}
+	if got := passed("192.0.2.8", 100); got != 3 {
+		t.Errorf("after a minute, %d packets passed", got)
 	}
 }

@@ -55,6 +55,9 @@ func SourceHash(src netip.Addr, s *hash.Secret) uint64 {
 	return max(1, key.Source(netip.PrefixFrom(src, src.BitLen())).Hash(s))
 }
 
+// punishments are the reasons to drop a packet for a penalty.
+var punishments = [...]Reason{penalty.None: Clean, penalty.Limited: RateLimited, penalty.Blocked: Heavy}
+
 // count counts a packet in every tracker. It returns the reason to drop it by
 // the first penalty that applies to one of its flows, or Clean. None applies to a
 // packet that is exempt.
@@ -82,7 +85,7 @@ func (ts *Trackers) count(frame []byte, pkt packet.Packet, exempt bool) Reason {
 		if b.Unit == sketch.Bytes {
 			units = length
 		}
-		punished = [...]Reason{penalty.None: Clean, penalty.Limited: RateLimited, penalty.Blocked: Heavy}[ts.Penalties[i].Check(h, units, ts.Now())]
+		punished = punishments[ts.Penalties[i].Check(h, units, ts.Now())]
 	}
 	return punished
 }

@@ -13,6 +13,7 @@ import (
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
+	"weir/filter/penalty"
 	"weir/filter/sketch"
 )
 
@@ -33,7 +34,7 @@ const (
 	Truncated                 // configurable: the packet ends within a header
 	Malformed                 // configurable: a header is inconsistent
 	Unparsed                  // configurable: more headers than weir parses
-	RateLimited               // drop: over the rate limit of a heavy hitter
+	RateLimited               // drop: over the rate limit of a heavy hitter, or of a source
 	Heavy                     // drop: a heavy hitter's flow is blocked
 	Looped                    // configurable: in a routing loop
 	Overtagged                // drop: too many VLAN tags or MPLS labels to find the addresses
@@ -141,6 +142,7 @@ type Program struct {
 	Rules        *Rules                // of the lists; nil: they have none
 	Interface    string                // that the packets cross, by which rules match
 	Tracked      *Trackers             // nil: no flows are counted
+	Limits       *penalty.Limits       // of sources; nil: none has one
 	Loop         *icarus.Node          // inside a domain; nil: no loop detection
 	Watcher      Watcher               // of packets with addresses; nil: there is none
 	Replies      *conntrack.Replies    // that pass the block lists; nil: none do
@@ -328,11 +330,15 @@ func (v *view) looped() bool {
 }
 
 // punished counts the packet in the trackers, and returns the reason to drop it for
-// a penalty.
+// a penalty, or the limit of its source.
 func (v *view) punished(exempt bool) Reason {
 	switch {
 	case v.trace == nil:
-		return v.program.Tracked.count(v.frame, v.packet, exempt)
+		r := v.program.Tracked.count(v.frame, v.packet, exempt)
+		if l := v.program.Limits; l != nil && r == Clean && !exempt {
+			r = punishments[l.Check(v.packet.Src, uint64(len(v.frame)))]
+		}
+		return r
 	case exempt:
 		return Clean
 	}

@@ -42,6 +42,7 @@ help                             0 0 0
 history S                        0 0 1
 hub status                       1 1 1
 import S feed LIST               0 0 1
+limit S                          0 0 1
 lists S                          0 0 1
 monitor S off                    0 0 1
 multicast add S --iface lo 232.1.1.1 1 1 1

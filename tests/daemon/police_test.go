@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -132,6 +133,101 @@ func TestPoliceByCommand(t *testing.T) {
 		}
 		return strings.Join(story, ", ") == want
 	})
-	d.complain("the limit of an interface was changed")
+	d.complain("a limit was changed")
+	d.stop()
+}
+
+// A source that a command has limited is held to its rate, and no other one: after kill -9 without a daemon,
+// with the next one, after a reload and a takeover; explain names the command that ends it; and it
+// ends, by itself without a daemon, too.
+func TestLimitByCommand(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(10))
+	d := h.start(releases[0])
+	const packets, rate, credit = 300, 20, 10
+	limited := func(when string) {
+		t.Helper()
+		n, took := h.burst(packets)
+		if most := rate*took.Seconds() + credit + 1; float64(n) > most {
+			t.Fatalf("%s: %d packets came in %v, want at most %.0f", when, n, took, most)
+		}
+	}
+	unlimited := func(when string) {
+		t.Helper()
+		if n, _ := h.burst(packets); n != packets {
+			t.Fatalf("%s: %d packets came of %d", when, n, packets)
+		}
+	}
+	limit := func(args ...string) string {
+		t.Helper()
+		return h.succeeds("", append([]string{"limit"}, args...)...)
+	}
+	const of = "192.0.2.77" // as in burst
+	limit("198.51.100.0/24", "5pps")
+	unlimited("another is limited")
+	if out := limit(of, "20pps", "--ttl", "1h", "--reason", "asks too often"); !strings.HasPrefix(out, "LIMITED: "+of+" to 20pps") || !strings.Contains(out, "or `weir limit "+of+" --off`: asks too often") {
+		t.Error(out)
+	}
+	limited("at once")
+	if out, _ := h.status(); !strings.Contains(out, "LIMITED: "+of+" to 20pps") {
+		t.Errorf("status prints\n%s", out)
+	}
+	if out := h.succeeds("", "explain", of); !strings.Contains(out, "rate-limited to 20 pps") || !strings.Contains(out, "weir limit "+of+" --off") {
+		t.Errorf("explain prints\n%s", out)
+	}
+	wait.For(t, "the dropped packets are counted", func() bool {
+		for line := range strings.Lines(limit()) {
+			if f := strings.Fields(line); f[0] == of && f[1] == "20pps" {
+				n, err := strconv.Atoi(f[2])
+				return err == nil && n > packets-2*credit && n < packets
+			}
+		}
+		t.Fatal("the limit is not shown")
+		return false
+	})
+	d.kill()
+	limited("without a daemon")
+	d = h.start(releases[0])
+	limited("after kill -9")
+	h.configure(h.B.Iface, "monitor: false\nlists: {always: {%s}, other: {entries: [192.0.2.79]}}\n", h.feed(10))
+	if _, err := h.api.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	limited("after a reload")
+	d = h.takeOver(d, releases[0])
+	limited("after a takeover")
+	h.succeeds("", "allow", of)
+	unlimited("allowed")
+	h.succeeds("", "unallow", of)
+	limited("no longer allowed")
+	limit("192.0.2.0/24", "1Mpps")
+	limited("its network may have more")
+	limit(of, "--off")
+	unlimited("ended by a command")
+	if out := limit(of, "--off"); out != of+" is not limited, as it was before\n" {
+		t.Error(out)
+	}
+	limit("192.0.2.0/24", "--off")
+
+	limit(of, "20pps", "--ttl", "6s")
+	limited("for a time")
+	ends := time.Now().Add(6 * time.Second)
+	d.kill()
+	limited("for a time, without a daemon")
+	wait.For(t, "the limit ends without a daemon", func() bool {
+		n, _ := h.burst(packets)
+		if n == packets && time.Now().Before(ends.Add(-time.Second)) {
+			t.Fatalf("it ended %v early", time.Until(ends))
+		}
+		return n == packets
+	})
+	d = h.start(releases[0])
+	unlimited("after a restart")
+	wait.For(t, "one limit is left", func() bool {
+		s, err := h.api.Status(t.Context())
+		return err == nil && len(s.Policed) == 1 && s.Policed[0].Source == "198.51.100.0/24"
+	})
+	d.complain("a limit was changed")
 	d.stop()
 }

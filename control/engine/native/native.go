@@ -132,7 +132,7 @@ func Failsafe(p verdict.Policy) loader.Failsafe {
 		if prefix.Addr().Is6() {
 			to, n = &f.V6, &f.N_v6
 		}
-		to[*n].Addr, to[*n].Mask = words(prefix.Masked().Addr()), mask(uint8(prefix.Bits()))
+		to[*n].Addr, to[*n].Mask = Words(prefix.Masked().Addr()), mask(uint8(prefix.Bits()))
 		*n++
 	}
 	return f
@@ -146,7 +146,8 @@ func FailsafeICMP(p verdict.Policy) (kinds uint8) {
 	return kinds
 }
 
-func words(a netip.Addr) [4]uint32 {
+// Words returns an address as programs have it: one of IPv4 in the first word.
+func Words(a netip.Addr) [4]uint32 {
 	var b [16]byte
 	copy(b[:], a.AsSlice())
 	return nativeWords(b)

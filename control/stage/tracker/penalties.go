@@ -22,6 +22,14 @@ const (
 	leastProtectedBytes   = 1_000_000
 )
 
+// Suffices reports whether a rate is enough for a flow of which a penalty would cut off something.
+func Suffices(r quantity.Rate) bool {
+	if r.Unit == quantity.Packets {
+		return r.Value >= leastProtectedPackets
+	}
+	return r.PerSecond() >= leastProtectedBytes
+}
+
 // punished is a flow that is heavy, or was within its tracker's duration.
 type punished struct {
 	sketch.Flow

@@ -49,6 +49,7 @@ const (
 	benchMapFirstLines            = "first_lines"
 	benchMapFirstNow              = "first_now"
 	benchMapInnerStats            = "inner_stats"
+	benchMapLimits                = "limits"
 	benchMapListStats             = "list_stats"
 	benchMapLoopEdges             = "loop_edges"
 	benchMapLoopStats             = "loop_stats"
@@ -153,6 +154,7 @@ const (
 	benchVarInner                 = "inner"
 	benchVarKeySecret             = "key_secret"
 	benchVarLean                  = "lean"
+	benchVarLimiting              = "limiting"
 	benchVarListStatsEntries      = "list_stats_entries"
 	benchVarListStatsWhole        = "list_stats_whole"
 	benchVarListStride            = "list_stride"
@@ -293,6 +295,7 @@ type benchMapSpecs struct {
 	FirstLines       *ebpf.MapSpec `ebpf:"first_lines"`
 	FirstNow         *ebpf.MapSpec `ebpf:"first_now"`
 	InnerStats       *ebpf.MapSpec `ebpf:"inner_stats"`
+	Limits           *ebpf.MapSpec `ebpf:"limits"`
 	ListStats        *ebpf.MapSpec `ebpf:"list_stats"`
 	LoopEdges        *ebpf.MapSpec `ebpf:"loop_edges"`
 	LoopStats        *ebpf.MapSpec `ebpf:"loop_stats"`
@@ -373,6 +376,7 @@ type benchVariableSpecs struct {
 	Inner                 *ebpf.VariableSpec `ebpf:"inner"`
 	KeySecret             *ebpf.VariableSpec `ebpf:"key_secret"`
 	Lean                  *ebpf.VariableSpec `ebpf:"lean"`
+	Limiting              *ebpf.VariableSpec `ebpf:"limiting"`
 	ListStatsEntries      *ebpf.VariableSpec `ebpf:"list_stats_entries"`
 	ListStatsWhole        *ebpf.VariableSpec `ebpf:"list_stats_whole"`
 	ListStride            *ebpf.VariableSpec `ebpf:"list_stride"`
@@ -455,6 +459,7 @@ type benchMaps struct {
 	FirstLines       *ebpf.Map `ebpf:"first_lines"`
 	FirstNow         *ebpf.Map `ebpf:"first_now"`
 	InnerStats       *ebpf.Map `ebpf:"inner_stats"`
+	Limits           *ebpf.Map `ebpf:"limits"`
 	ListStats        *ebpf.Map `ebpf:"list_stats"`
 	LoopEdges        *ebpf.Map `ebpf:"loop_edges"`
 	LoopStats        *ebpf.Map `ebpf:"loop_stats"`
@@ -515,6 +520,7 @@ func (m *benchMaps) Close() error {
 		m.FirstLines,
 		m.FirstNow,
 		m.InnerStats,
+		m.Limits,
 		m.ListStats,
 		m.LoopEdges,
 		m.LoopStats,
@@ -596,6 +602,7 @@ type benchVariables struct {
 	Inner                 *ebpf.Variable `ebpf:"inner"`
 	KeySecret             *ebpf.Variable `ebpf:"key_secret"`
 	Lean                  *ebpf.Variable `ebpf:"lean"`
+	Limiting              *ebpf.Variable `ebpf:"limiting"`
 	ListStatsEntries      *ebpf.Variable `ebpf:"list_stats_entries"`
 	ListStatsWhole        *ebpf.Variable `ebpf:"list_stats_whole"`
 	ListStride            *ebpf.Variable `ebpf:"list_stride"`

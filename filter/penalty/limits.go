@@ -1,0 +1,55 @@
+package penalty
+
+import (
+	"net/netip"
+	"time"
+)
+
+// MaxLimits is the maximum number of limits.
+const MaxLimits = 1024
+
+// Limit is the rate to which the packets of a source, or of a network of them, are held together.
+type Limit struct {
+	Penalty
+	Bytes bool // units are bytes, not packets
+}
+
+// Limits are the limits of sources. The longest prefix that has one decides. They are the twin of
+// bpf/limit.h.
+type Limits struct {
+	Now func() time.Duration // by the kernel's monotonic clock
+
+	all map[netip.Prefix]*limited
+}
+
+type limited struct {
+	entry [entryWords]uint64
+	bytes bool
+}
+
+// Set limits the sources of a masked prefix.
+func (l *Limits) Set(p netip.Prefix, to Limit) {
+	if l.all == nil {
+		l.all = make(map[netip.Prefix]*limited)
+	}
+	cost, burst := to.Words()
+	l.all[p] = &limited{[entryWords]uint64{uint64(to.Until), cost, burst}, to.Bytes}
+}
+
+// Check returns what happens to a packet of a source and a length, and charges it to the rate
+// if it passes.
+func (l *Limits) Check(src netip.Addr, length uint64) Verdict {
+	for bits := src.BitLen(); bits >= 0; bits-- {
+		p, _ := src.Prefix(bits) // never fails
+		of := l.all[p]
+		if of == nil {
+			continue
+		}
+		units := uint64(1)
+		if of.bytes {
+			units = length
+		}
+		return meter(of.entry[:], units, l.Now())
+	}
+	return None
+}
