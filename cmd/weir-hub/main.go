@@ -29,6 +29,7 @@ import (
 	"weir/cmd/terminal"
 	"weir/control/config"
 	"weir/control/durable"
+	"weir/control/feed"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/broker"
 	"weir/control/fleet/enrollment"
@@ -61,10 +62,7 @@ func main() {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		// Where much is asked for at once, garbage is collected before the service's
 		// MemoryMax ends it, which is 80 % of the machine's memory.
-		var machine syscall.Sysinfo_t
-		if err := syscall.Sysinfo(&machine); err == nil {
-			debug.SetMemoryLimit(int64(machine.Totalram * uint64(machine.Unit) / 10 * 6))
-		}
+		debug.SetMemoryLimit(feed.Memory() / 10 * 6)
 	}
 	ctx, stop := interrupt.Context()
 	code := execute(ctx, os.Args[1:], os.Stdout, os.Stderr)

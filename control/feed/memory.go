@@ -47,9 +47,9 @@ func (s Source) maxWide() int {
 	return 3 << 19
 }
 
-// memory returns the bytes of memory that this process may use: those of the host, or
+// Memory returns the bytes of memory that this process may use: those of the host, or
 // the limit of its control group or of one above it.
-func memory() int64 {
+func Memory() int64 {
 	most := int64(math.MaxInt64)
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {

@@ -130,7 +130,8 @@ func TestBombs(t *testing.T) {
 	d.stop()
 }
 
-// The daemon collects garbage early, since lists live long, unless GOGC says when.
+// The daemon collects garbage early, since lists live long, unless GOGC says when, and earlier near the limit
+// of its memory.
 func TestGarbage(t *testing.T) {
 	for gogc, want := range map[string]string{"": "25", "70": "70"} {
 		t.Run("GOGC="+gogc, func(t *testing.T) {
@@ -153,6 +154,9 @@ func TestGarbage(t *testing.T) {
 			}
 			if !strings.Contains(string(text), "\ngo_gc_gogc_percent "+want+"\n") {
 				t.Errorf("go_gc_gogc_percent is not %s", want)
+			}
+			if _, limit, ok := strings.Cut(string(text), "\ngo_gc_gomemlimit_bytes "); !ok || strings.HasPrefix(limit, "9.223372036854775807e+18") {
+				t.Error("the daemon knows no limit of its memory")
 			}
 			d.stop()
 		})
@@ -181,6 +185,11 @@ func (g *ground) patient(args ...string) {
 	defer stop()
 	out, err := exec.CommandContext(ctx, filepath.Join(binaries, "weir"), append(args, "--socket", g.socket)...).CombinedOutput()
 	if ctx.Err() != nil {
+		groups, _ := filepath.Glob("/sys/fs/cgroup/memory/weir-faults-*/memory.oom_control")
+		for _, group := range groups {
+			text, _ := os.ReadFile(group)
+			g.t.Logf("%s: %s", group, text) // under_oom: the daemon stands still
+		}
 		g.t.Fatalf("weir %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 }
