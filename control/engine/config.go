@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"weir/control/engine/native"
 	"weir/filter/hash"
 	"weir/filter/membership"
 	"weir/loader"
@@ -12,13 +11,13 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 	p := c.Policy
 	return loader.Config{
 		TrackerSeed:   loader.Seed(c.Seed),
-		Secret:        native.Secret(s),
-		Block:         native.KeySet(block),
+		Secret:        Secret(s),
+		Block:         KeySet(block),
 		BlockClasses:  block.Classes,
 		Kept:          block.Mode == membership.Approximate && block.Lines > 0,
-		Allow:         native.KeySet(allow),
-		Failsafe:      native.Failsafe(p),
-		FailsafeICMP:  native.FailsafeICMP(p),
+		Allow:         KeySet(allow),
+		Failsafe:      Failsafe(p),
+		FailsafeICMP:  FailsafeICMP(p),
 		DropMalformed: p.DropMalformed,
 		DropNotIP:     p.DropNotIP,
 		Inner:         p.Inner,

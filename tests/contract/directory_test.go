@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"weir/control/engine"
-	"weir/control/engine/native"
 	"weir/control/list"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -83,8 +82,8 @@ func TestDirectoryOfAllLengths(t *testing.T) {
 	}
 	layout = layout.WithDirectory(16)
 	block := loader.KeySet{
-		Directory: native.Directory(layout.Directory), N_prefixes: membership.MaxShapes,
-		Quotient: native.Quotient(layout.Prefixes.Layout, layout.Prefixes.Secret), PrefixShift: uint32(layout.Prefixes.Shift),
+		Directory: engine.Directory(layout.Directory), N_prefixes: membership.MaxShapes,
+		Quotient: engine.Quotient(layout.Prefixes.Layout, layout.Prefixes.Secret), PrefixShift: uint32(layout.Prefixes.Shift),
 	}
 	for i, s := range layout.V4 {
 		mask := binary.BigEndian.AppendUint32(nil, ^uint32(0)<<(32-s.SrcBits))

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"weir/control/engine"
-	"weir/control/engine/native"
 	"weir/control/list"
 	"weir/control/observe/events"
 	"weir/control/replay"
@@ -173,7 +172,7 @@ func TestEvents(t *testing.T) {
 			p, _ := packet.Parse(c.frame)
 			if p.HasAddresses != (e.Packet.Family != 0) {
 				t.Errorf("addresses %t, family %d", p.HasAddresses, e.Packet.Family)
-			} else if got := native.TupleOf(&e.Packet); p.HasAddresses && got != p.Tuple {
+			} else if got := engine.TupleOf(&e.Packet); p.HasAddresses && got != p.Tuple {
 				t.Errorf("%+v, want %+v", got, p.Tuple)
 			}
 			if want := c.frame[:min(len(c.frame), events.FrameSize)]; !bytes.Equal(e.Frame, want) {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"weir/control/engine"
-	"weir/control/engine/native"
 	"weir/control/list"
 	recorder "weir/control/stage/digest"
 	"weir/control/stage/tracker"
@@ -236,7 +235,7 @@ func sameEvent(a, b loader.Event) bool {
 	if p.Len != q.Len || p.Reason != q.Reason || p.Family != q.Family || !slices.Equal(a.Frame, b.Frame) {
 		return false
 	}
-	return p.Family == 0 || native.TupleOf(p) == native.TupleOf(q) && p.List == q.List && p.Plain == q.Plain && p.Punished == q.Punished &&
+	return p.Family == 0 || engine.TupleOf(p) == engine.TupleOf(q) && p.List == q.List && p.Plain == q.Plain && p.Punished == q.Punished &&
 		p.Network == q.Network && p.Encapsulated == q.Encapsulated && p.Loop == q.Loop && p.Exempt == q.Exempt
 }
 

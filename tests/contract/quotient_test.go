@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/engine/native"
+	"weir/control/engine"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -37,8 +37,8 @@ func addressSet(t *testing.T, l quotient.Layout) (*membership.Set, *probe.Progra
 		layout = layout.WithDirectory(9)
 	}
 	block := loader.KeySet{
-		Directory: native.Directory(layout.Directory),
-		Quotient:  native.Quotient(l, layout.Prefixes.Secret), PrefixShift: uint32(layout.Prefixes.Shift), N_prefixes: 1,
+		Directory: engine.Directory(layout.Directory),
+		Quotient:  engine.Quotient(l, layout.Prefixes.Secret), PrefixShift: uint32(layout.Prefixes.Shift), N_prefixes: 1,
 	}
 	block.Prefixes[0].SrcMask, block.Prefixes[0].Tail = ^uint32(0), layout.Prefixes.Tail(32, false)
 	return setOf(t, layout, block)

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"testing"
 
-	"weir/control/engine/native"
+	"weir/control/engine"
 	"weir/filter/fpr"
 	"weir/filter/membership"
 	"weir/filter/quotient"
@@ -72,7 +72,7 @@ func keySet(mode membership.Mode, kind string, n int) loader.KeySet {
 // narrowest lanes, of which the program has most to do, and a directory of both sides.
 func addPrefixes(k *loader.KeySet, n int) {
 	l := quotient.Layout{KeyBits: 31, LaneBits: 12, Lines: 1 << 20, Buckets: 64, Front: 64} // 64 MiB
-	k.Quotient = native.Quotient(l, quotient.NewSecret())
+	k.Quotient = engine.Quotient(l, quotient.NewSecret())
 	k.N_prefixes, k.PrefixShift = uint32(n), 1
 	k.Directory = loader.Directory{Shift: 20, Parts: uint32(64 - n), Src: 1 << 12, Dst: 1 << 12}
 	for i := range n {

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"weir/control/engine/native"
+	"weir/control/engine"
 	"weir/filter/key"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -101,7 +101,7 @@ func (i *Interface) Event(of *loader.Event, boot time.Time) Event {
 	}
 	e.Dropped = i.Policy.Action(e.Reason) == verdict.Drop
 	if p.Family != 0 {
-		e.Tuple = native.TupleOf(p)
+		e.Tuple = engine.TupleOf(p)
 	}
 	if n := int(p.List); n > 0 && n <= len(i.Lists) {
 		e.List = i.Lists[n-1]

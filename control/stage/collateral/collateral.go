@@ -9,7 +9,6 @@ import (
 
 	"weir/bpf"
 	"weir/control/engine"
-	"weir/control/engine/native"
 	"weir/control/quantity"
 	"weir/control/stage"
 	"weir/filter/conntrack"
@@ -120,7 +119,7 @@ func (r *Record) Partners() (map[conntrack.Partner]conntrack.Conversation, error
 	var c bpf.WeirConversation
 	all := make(map[conntrack.Partner]conntrack.Conversation)
 	err := r.Each(bpf.WeirMapPartners, &k, &c, func() error {
-		all[conntrack.Partner{Addr: native.AddrOf(k.Family, k.Addr), Out: k.Out != 0}] = conntrack.Conversation{First: time.Duration(c.First), Last: time.Duration(c.Last), How: conntrack.How(c.How)}
+		all[conntrack.Partner{Addr: engine.AddrOf(k.Family, k.Addr), Out: k.Out != 0}] = conntrack.Conversation{First: time.Duration(c.First), Last: time.Duration(c.Last), How: conntrack.How(c.How)}
 		return nil
 	})
 	return all, err

@@ -6,7 +6,6 @@ import (
 
 	"weir/bpf"
 	"weir/control/engine"
-	"weir/control/engine/native"
 	"weir/filter/blocked"
 	"weir/filter/digest"
 	"weir/filter/hash"
@@ -36,7 +35,7 @@ func (p *Part) Constants(t netif.Target, seed loader.Seed) map[string]any {
 	all := make(map[string]any)
 	if !t.Out {
 		all[bpf.WeirVarDigestConfig] = &bpf.WeirDigests{
-			Secret: native.Secret(hash.NewSecret(hash.Seed(seed))), Lines: p.Filter.Lines, Bits: uint32(p.Filter.Bits),
+			Secret: engine.Secret(hash.NewSecret(hash.Seed(seed))), Lines: p.Filter.Lines, Bits: uint32(p.Filter.Bits),
 		}
 	}
 	return all

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/engine/native"
+	"weir/control/engine"
 	"weir/control/observe/events"
 	"weir/control/stage"
 	"weir/filter/blocked"
@@ -301,7 +301,7 @@ func (r *Recorder) find(l *record, m *Memory, bank int, now time.Time) {
 		return
 	}
 	for _, s := range m.Suspects(number) {
-		t := native.TupleOf(&loader.Packet{Family: s.Family, Src: s.Src, Dst: s.Dst, Proto: s.Proto})
+		t := engine.TupleOf(&loader.Packet{Family: s.Family, Src: s.Src, Dst: s.Dst, Proto: s.Proto})
 		if !l.reported.Report(t.Src, t.Dst, now) {
 			continue
 		}

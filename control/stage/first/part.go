@@ -9,7 +9,6 @@ import (
 
 	"weir/bpf"
 	"weir/control/engine"
-	"weir/control/engine/native"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/newflow"
@@ -62,7 +61,7 @@ func (p *Part) Constants(t netif.Target, seed loader.Seed) map[string]any {
 
 func (p *Part) constants(seed loader.Seed) *bpf.WeirFirstConfig {
 	c := &bpf.WeirFirstConfig{
-		Secret: native.Secret(hash.NewSecret(hash.Seed(seed))), V4: native.Shape(p.V4), V6: native.Shape(p.V6),
+		Secret: engine.Secret(hash.NewSecret(hash.Seed(seed))), V4: engine.Shape(p.V4), V6: engine.Shape(p.V6),
 		Gap: p.gap(), Lines: p.Lines,
 	}
 	for flag, is := range map[*uint8]bool{&c.Tuple: p.V4.Tuple(), &c.BySize: p.BySize, &c.ByList: p.ByList, &c.Stopped: p.Stopped} {

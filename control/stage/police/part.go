@@ -9,7 +9,6 @@ import (
 
 	"weir/bpf"
 	"weir/control/engine"
-	"weir/control/engine/native"
 	"weir/control/stage"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -57,7 +56,7 @@ func (p *Part) Constants(t netif.Target, seed loader.Seed) map[string]any {
 
 func (l *Limits) constants(seed loader.Seed) *bpf.WeirPolicerConfig {
 	c := &bpf.WeirPolicerConfig{
-		Secret: native.Secret(hash.NewSecret(hash.Seed(seed))), V4: native.Shape(l.V4), V6: native.Shape(l.V6),
+		Secret: engine.Secret(hash.NewSecret(hash.Seed(seed))), V4: engine.Shape(l.V4), V6: engine.Shape(l.V6),
 		Cost: l.Cost, BinCost: l.BinCost, Depth: l.Depth, Limit: l.Limit, Target: l.Target,
 		Gap: l.Gap, Lifetime: l.Lifetime, Chunk: l.Chunk, Cpus: uint32(loader.CPUs()), Controller: uint8(l.Controller),
 	}

@@ -9,7 +9,6 @@ import (
 
 	"weir/bpf"
 	"weir/control/engine"
-	"weir/control/engine/native"
 	"weir/control/quantity"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -162,7 +161,7 @@ func (s Source) put(g *loader.Generation) error {
 
 // key is the key of the programs' map.
 func (s Source) key() *bpf.WeirLimitedSource {
-	k := &bpf.WeirLimitedSource{Bits: 32 + uint32(s.Prefix.Bits()), Family: 6, Addr: native.Words(s.Prefix.Addr())}
+	k := &bpf.WeirLimitedSource{Bits: 32 + uint32(s.Prefix.Bits()), Family: 6, Addr: engine.Words(s.Prefix.Addr())}
 	if s.Prefix.Addr().Is4() {
 		k.Family = 4
 	}

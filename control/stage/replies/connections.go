@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/bpf"
-	"weir/control/engine/native"
+	"weir/control/engine"
 	"weir/filter/key"
 	"weir/loader"
 )
@@ -100,7 +100,7 @@ func (o *Opened) Incoming(c Connection) key.Tuple {
 	var ports [4]byte
 	binary.NativeEndian.PutUint32(ports[:], c.Ports)
 	return key.Tuple{
-		Src: native.AddrOf(family, c.Remote), Dst: native.AddrOf(family, c.Local), Proto: uint8(c.Proto), HasPorts: true,
+		Src: engine.AddrOf(family, c.Remote), Dst: engine.AddrOf(family, c.Local), Proto: uint8(c.Proto), HasPorts: true,
 		SrcPort: binary.BigEndian.Uint16(ports[2:]), DstPort: binary.BigEndian.Uint16(ports[:]),
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"weir/control/engine"
-	"weir/control/engine/native"
 	"weir/filter/blocked"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -64,15 +63,15 @@ func (p *Part) of(out bool, seed hash.Seed) []Counting {
 func (p *Part) Configure(c *loader.Config, seed hash.Seed) {
 	for _, t := range p.of(c.Out, seed) {
 		of := loader.Tracker{
-			Secret: native.Secret(t.Secret), Lines: t.Lines, Buckets: t.Buckets,
+			Secret: engine.Secret(t.Secret), Lines: t.Lines, Buckets: t.Buckets,
 			ByBytes: loader.Flag(t.Unit == sketch.Bytes), Tuple: loader.Flag(t.V4.Tuple()), Punishes: loader.Flag(t.Punishes),
 			Unexempt: loader.Flag(t.Unexempt), Dropped: loader.Flag(t.Dropped),
-			V4: native.Shape(t.V4), V6: native.Shape(t.V6),
-			Src4: native.Shape(key.Shape{SrcBits: 32}),
-			Src6: native.Shape(key.Shape{Fields: key.FieldV6, SrcBits: 128}),
+			V4: engine.Shape(t.V4), V6: engine.Shape(t.V6),
+			Src4: engine.Shape(key.Shape{SrcBits: 32}),
+			Src6: engine.Shape(key.Shape{Fields: key.FieldV6, SrcBits: 128}),
 		}
 		if t.Pairs != nil {
-			of.Pairs, of.Pair4, of.Pair6 = t.Pairs.Lines, native.Shape(t.Pairs.V4), native.Shape(t.Pairs.V6)
+			of.Pairs, of.Pair4, of.Pair6 = t.Pairs.Lines, engine.Shape(t.Pairs.V4), engine.Shape(t.Pairs.V6)
 			c.EphemeralPort = t.Pairs.Ephemeral
 		}
 		c.Trackers = append(c.Trackers, of)

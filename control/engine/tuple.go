@@ -1,4 +1,4 @@
-package native
+package engine
 
 import (
 	"encoding/binary"

@@ -1,7 +1,4 @@
-// Package native translates between values of the control plane and those of programs, which
-// have the host's byte order: secrets, sets and policies become constants, which the loader
-// specialises programs to; addresses and ports of packets are read back.
-package native
+package engine
 
 import (
 	"encoding/binary"
