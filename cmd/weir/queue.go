@@ -14,7 +14,6 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
-	"weir/control/api/process"
 	"weir/control/attach"
 	"weir/control/attach/inventory"
 	"weir/control/audit"
@@ -57,7 +56,7 @@ func wait(socket string, change api.Change, given time.Time) error {
 	if err != nil {
 		return err
 	}
-	err = q.Add(queue.Command{Time: given, By: api.Caller{UID: change.UID, Process: process.Own()}, Change: change})
+	err = q.Add(queue.Command{Time: given, By: api.Caller{UID: change.UID, Process: api.OwnProcess()}, Change: change})
 	if errors.Is(err, fs.ErrPermission) {
 		err = fmt.Errorf("%w: you need to be root", err)
 	}
@@ -87,7 +86,7 @@ func noteDetached(pins attach.Pins, before []inventory.Status, detached []attach
 	for state, names := range byState {
 		r := audit.Record{Time: time.Now(), Change: audit.Detach, Entries: len(names), Changed: len(names), First: names}
 		audit.By(&r, uint32(os.Getuid()), "")
-		audit.ByProcess(&r, process.Own())
+		audit.ByProcess(&r, api.OwnProcess())
 		r.Source = "process"
 		q := queue.In(state)
 		if owner.Uid != 0 { // who owns the pins says where this is written

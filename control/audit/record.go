@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/api/process"
 )
 
 // Audit implements [server.Auditor].
@@ -60,7 +59,7 @@ func (a *Log) Started(interfaces, inherited []string, booted time.Time) (gone []
 		break
 	}
 	By(&r, uint32(os.Getuid()), "")
-	ByProcess(&r, process.Own())
+	ByProcess(&r, api.OwnProcess())
 	r.Source = "process"
 	a.Record(r)
 	return gone

@@ -4,12 +4,12 @@ import (
 	"encoding/json"
 	"sync"
 
-	"weir/control/api/process"
+	"weir/control/api"
 )
 
 // ownProcess is the header's value.
 var ownProcess = sync.OnceValue(func() string {
-	text, err := json.Marshal(process.Own())
+	text, err := json.Marshal(api.OwnProcess())
 	if err != nil {
 		return ""
 	}

@@ -19,7 +19,6 @@ import (
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/api/internal/contract"
-	"weir/control/api/process"
 	"weir/control/explain"
 	"weir/tests/lab"
 	"weir/tests/wait"
@@ -263,7 +262,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 	}
 	add.UID, remove.UID = uint32(os.Getuid()), uint32(os.Getuid()) // as the kernel says
 	join.UID, leave.UID = add.UID, add.UID
-	if want := []any{add, remove, "refresh ", "refresh a/b ü", []any{"rollback", "a/b ü", api.Caller{UID: add.UID, Process: process.Own()}}, "collateral a/b ü", "worth", "versions a/b ü", []any{"accept", "a/b ü", api.Caller{UID: add.UID, Process: process.Own()}}, "reload", "explain tcp 192.0.2.1:1 > *:2, places true", "explain > 192.0.2.1, places false", "explain [" + strings.Repeat("00", 14) + "]", join, leave}; !reflect.DeepEqual(c.asked, want) {
+	if want := []any{add, remove, "refresh ", "refresh a/b ü", []any{"rollback", "a/b ü", api.Caller{UID: add.UID, Process: api.OwnProcess()}}, "collateral a/b ü", "worth", "versions a/b ü", []any{"accept", "a/b ü", api.Caller{UID: add.UID, Process: api.OwnProcess()}}, "reload", "explain tcp 192.0.2.1:1 > *:2, places true", "explain > 192.0.2.1, places false", "explain [" + strings.Repeat("00", 14) + "]", join, leave}; !reflect.DeepEqual(c.asked, want) {
 		t.Errorf("asked %+v, want %+v", c.asked, want)
 	}
 }

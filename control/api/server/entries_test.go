@@ -13,7 +13,6 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/internal/contract"
-	"weir/control/api/process"
 )
 
 func TestEntriesQuestion(t *testing.T) {
@@ -66,7 +65,7 @@ func TestFlush(t *testing.T) {
 	if want := (&api.Changed{List: "a/b ü", Removed: 3}); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	if want := []any{"flush", "a/b ü", asked, api.Caller{UID: uint32(os.Getuid()), Process: process.Own()}}; !reflect.DeepEqual(c.asked[0], want) {
+	if want := []any{"flush", "a/b ü", asked, api.Caller{UID: uint32(os.Getuid()), Process: api.OwnProcess()}}; !reflect.DeepEqual(c.asked[0], want) {
 		t.Errorf("asked for %v, want %v", c.asked[0], want)
 	}
 	var bad *api.BadRequest

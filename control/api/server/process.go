@@ -10,7 +10,6 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/internal/contract"
-	"weir/control/api/process"
 )
 
 // peerProcess returns the process at the other end of a socket, whose number the kernel has
@@ -19,7 +18,7 @@ func peerProcess(fd, pid int) api.Process {
 	if pid <= 0 {
 		return api.Process{} // in another namespace
 	}
-	p, err := process.Of(pid)
+	p, err := api.ProcessOf(pid)
 	if err != nil || !peerLives(fd) {
 		return api.Process{PID: pid}
 	}

@@ -15,7 +15,6 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/internal/contract"
-	"weir/control/api/process"
 	"weir/control/clock"
 	"weir/tests/wait"
 )
@@ -90,7 +89,7 @@ func TestPeerProcess(t *testing.T) {
 	for deadline := wait.Deadline(); !ended && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		on(func(fd int) { ended = !connected(fd) && !peerLives(fd) })
 	}
-	if _, err := process.Of(pid); err != nil || !ended {
+	if _, err := api.ProcessOf(pid); err != nil || !ended {
 		t.Fatalf("ended: %t, %v", ended, err)
 	}
 	on(func(fd int) {
