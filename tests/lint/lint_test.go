@@ -106,13 +106,16 @@ func product(t *testing.T) map[string]*ast.File {
 
 // TestEachPackageHasARule holds .golangci.yml to the packages under control/:
 // without a rule a package may import any other. A rule may be for several packages, with *
-// for the name of each.
+// for the name of each, or with all names in braces.
 func TestEachPackageHasARule(t *testing.T) {
 	config := read(t, ".golangci.yml")
-	pattern := regexp.MustCompile(`\$\{config-path\}/(control/[a-z/*]+)/\*\.go`)
+	pattern := regexp.MustCompile(`\$\{config-path\}/(control/(?:[a-z/*]+|\{[a-z/,]+\}))/\*\.go`)
 	rules := make(map[string]bool) // whether there is a package for it
 	for _, m := range pattern.FindAllStringSubmatch(config, -1) {
-		rules[m[1]] = false
+		before, names, _ := strings.Cut(strings.TrimSuffix(m[1], "}"), "{")
+		for name := range strings.SplitSeq(names, ",") {
+			rules[before+name] = false
+		}
 	}
 	packages := make(map[string]bool)
 	for name := range product(t) {
