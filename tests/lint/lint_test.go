@@ -143,6 +143,44 @@ func TestEachPackageHasARule(t *testing.T) {
 	}
 }
 
+// TestRooms compares imports under control/ with the table of rooms in docs/architecture.md: a
+// package imports those of its own room and of the rooms above.
+func TestRooms(t *testing.T) {
+	_, table, _ := strings.Cut(read(t, "docs/architecture.md"), "| room | packages |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	rooms := make(map[string]int) // the row of each package
+	row := regexp.MustCompile("`([a-zA-Z/]+)(?:\\{([a-z,]+)\\})?`")
+	for n, line := range strings.Split(table, "\n") {
+		columns := strings.Split(line, "|")
+		if len(columns) < 4 {
+			continue
+		}
+		for _, m := range row.FindAllStringSubmatch(columns[2], -1) {
+			for name := range strings.SplitSeq(m[2], ",") {
+				rooms[m[1]+name] = n
+			}
+		}
+	}
+	roomOf := func(dir string) int {
+		name, _, _ := strings.Cut(strings.TrimPrefix(dir, "control/"), "/internal/")
+		if rest, ok := strings.CutPrefix(name, "stage/"); ok && rest != "" {
+			name = "stage/NAME"
+		}
+		n, ok := rooms[strings.TrimSuffix(name, "/durabletest")]
+		if !ok {
+			t.Errorf("docs/architecture.md has no room for %s", dir)
+		}
+		return n
+	}
+	for name, file := range product(t) {
+		for _, spec := range file.Imports {
+			if of, ok := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), "weir/control/"); ok && roomOf("control/"+of) > roomOf(filepath.Dir(name)) {
+				t.Errorf("%s imports %s, whose room is below its own in docs/architecture.md", name, of)
+			}
+		}
+	}
+}
+
 // callbacks are the exported fields of function type that are left.
 var callbacks = []string{
 	"control/demo.Options.Say",

@@ -7,6 +7,15 @@
 // list. So the hot table has no others than elements that the cascade
 // passes, a hundredth or less of all, and the hottest come first, since they have the most
 // packets to be found by. Package weighted has the mathematics of weights.
+//
+// An unlisted element gets a k_e by the weighted Bloom filter papers: no bit of it is set, so that
+// its queries can test as many as there may be, 24, at no cost. The hot table is sized by what its
+// bytes save (membership.Layout.PlanWeights). Where buckets are full, elements that were dropped
+// again and again replace others. Programs count the packets that weights save, and the prediction
+// is compared with that. Of cold elements, the class of their network has a k_e, by theorem 3.1
+// from the entries in it and the elements that were found (membership.Layout.PlanClasses): a
+// constant of the program, chosen when an engine is built. Another is built for it where that
+// would halve the mistakes.
 package learn
 
 import (

@@ -6,6 +6,12 @@
 // A [Recorder] divides the recorded digests into time slices, which it keeps in
 // memory and, optionally, in an [Archive] on disk. [Question] queries several
 // nodes for packets and reconstructs the path that they took.
+//
+// A digest sets bits for a keyed hash of the fields that do not change on the way
+// (filter/invariant), all in one cache line of a filter (filter/blocked). A bank gathers sixteen
+// packets, touches their cache lines, and then writes them, because writes that miss would each
+// wait. When a slice ends, the recorder adds what is still gathered. Bits that are all set mean
+// that the packet was seen before, and only then is its TTL looked at.
 package digest
 
 import (

@@ -1,5 +1,46 @@
 // Package tracker finds heavy hitters with the data plane's trackers, interval by
 // interval, and limits or blocks them if the tracker's action says so.
+//
+// Trackers (filter/sketch) count packets or bytes of one key. The programs of all interfaces share
+// their memory, penalties included (loader/counting.go), so that it does not grow with them; the
+// pins of each have it. A process that finds programs in it which it does not replace takes the
+// penalties over and counts elsewhere. Each CPU has two banks, each a conservative-update sketch
+// and a flow memory: a flow whose estimate reaches the limit of admission is counted exactly from
+// then on. While the memory has room to spare, a lower limit admits flows far below the threshold;
+// each flow that finds no room raises that by 1/64, so that no traffic causes more than some
+// hundred evictions in vain. At the end of an interval the control plane prepares the idle bank,
+// exchanges the banks with a store for each interface, waits until no program can still write to
+// the old one, and reads it, all in mapped memory. Penalties (bpf/penalty.h) are rate limits or
+// blocks that expire by the kernel's clock: a dead control plane holds up no flow for good.
+// Trackers and penalties outlive generations. If the trackers change, all count anew, with empty
+// tables until the next tick: a reload then imposes the penalties again, and a restart with other
+// trackers loses them.
+//
+// A bank's head says when it began to count, by the kernel's monotonic clock: it is written before
+// the exchange, and the clock is read after the counts, so that they are never of a longer time
+// than it seems, wherever the daemon is held up. It outlives the daemon, as the counts do. In an
+// interval that became longer, thresholds are higher in proportion. What was counted for more than
+// one and a half intervals, or two ticks of 100 ms above one, or for a time that is unknown, as
+// after a version that does not record it, is discarded: the banks are exchanged, and no flow is
+// punished or reported by it. So a reload, a restart, a stopped process or a slow machine makes no
+// flow heavy that is below the threshold.
+//
+// Thresholds that are rates the programs enforce themselves (bpf/threshold.h, filter/penalty's
+// Windows): whenever the exact count of a flow on a CPU passes a multiple of a step, a 64th of the
+// threshold divided by the CPUs at most, the CPU adds as much to the flow's window, in a table
+// that all CPUs share. What a window begins with does not count, and the threshold is higher by
+// what CPUs may have kept back from before, so that a flow that is below the threshold in each
+// interval has no penalty. A packet that stays within a step costs two instructions. The watcher
+// writes thresholds and what programs must spare (threshold.go), and takes over the penalties that
+// it finds: it reports and renews them, and has the programs of the other interfaces look for
+// them, which they do not while there are none.
+//
+// An idle daemon wakes about once a second. Trackers are read each 100 ms only while there is
+// something to see; otherwise, when the next interval ends (rest.go). For that, a bit in the rows
+// of all CPUs asks the programs to wake it by a ring buffer (bpf/wake.h), where a flow enters the
+// flow memory or passes a step of a threshold: no flow can be heavy before. Other packets do not
+// even test the bit. Interfaces that have counted nothing keep their banks. What interfaces there
+// are is asked for when the kernel has reported a change, and each ten seconds.
 package tracker
 
 import (
