@@ -7,8 +7,8 @@ import (
 	"weir/control/ask"
 	"weir/control/audit"
 	"weir/control/console"
+	"weir/control/fleet/member"
 	"weir/control/fleet/node"
-	"weir/control/fleet/rehearsal"
 	"weir/control/lists"
 	"weir/control/metrics"
 	"weir/control/observe/drops"
@@ -34,7 +34,7 @@ type API struct {
 	*trafficHistory
 	*drops.Recorder
 	*partners.Record
-	*rehearsal.Rehearsals
+	*member.Rehearsals
 
 	early *serve.Early // at the API's socket; nil: it could not be opened yet
 	consoles

@@ -13,7 +13,7 @@ import (
 	"weir/control/attach/inventory"
 	"weir/control/config"
 	"weir/control/engine"
-	"weir/control/fleet/rehearsal"
+	"weir/control/fleet/member"
 	"weir/control/journal"
 	"weir/control/ruleset"
 	"weir/filter/membership"
@@ -26,7 +26,7 @@ type builder struct {
 	active     *active
 	observers  *observers
 	monitor    *override
-	rehearsals *rehearsal.Rehearsals
+	rehearsals *member.Rehearsals
 	queue      *queuedChanges
 	journal    *journal.Journal
 	version    string

@@ -30,7 +30,6 @@ import (
 	"weir/control/engine"
 	"weir/control/feed"
 	"weir/control/fleet/member"
-	"weir/control/fleet/rehearsal"
 	"weir/control/history"
 	"weir/control/journal"
 	"weir/control/lists"
@@ -188,7 +187,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.upkeep = upkeep{pins: pinned{loop: d.loop, active: d.active, readings: &d.readings, log: o.Log}, clock: d.clock, log: o.Log}
 	d.fleet = fleet{
 		Member:     member.New(&d.service, o.Log),
-		rehearsals: rehearsal.New(lends, d.observers.hub, d.observers.collateral),
+		rehearsals: member.NewRehearsals(lends, d.observers.hub, d.observers.collateral),
 	}
 	d.feeds = feeds{loop: d.loop, active: d.active, observers: &d.observers, activate: d.take, log: o.Log, usage: make(map[*feed.Feed]*usage)}
 	d.feeds.Reader = lists.NewReader(&d.feeds, d.audit, o.Log)

@@ -8,7 +8,6 @@ import (
 	"weir/control/feed"
 	"weir/control/fleet/member"
 	"weir/control/fleet/node"
-	"weir/control/fleet/rehearsal"
 	"weir/control/fleet/wire"
 	"weir/control/lists"
 	"weir/control/ruleset"
@@ -23,7 +22,7 @@ var (
 // fleet is the host's membership of a fleet. It is safe for concurrent use.
 type fleet struct {
 	*member.Member
-	rehearsals *rehearsal.Rehearsals
+	rehearsals *member.Rehearsals
 }
 
 // TakeLists implements [node.Daemon]. The lists change like those of a configuration

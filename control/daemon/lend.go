@@ -21,7 +21,7 @@ func (h hosting) Lend(ctx context.Context, fn func(ruleset.Active) error) error 
 	return h.d.loop.Do(ctx, func() error { return fn(h.lent()) })
 }
 
-// LendAlone implements [rehearsal.Host].
+// LendAlone implements [member.Host].
 func (h hosting) LendAlone(ctx context.Context, fn func(ruleset.Active) error) error {
 	return h.d.loop.doAlone(ctx, func() error { return fn(h.lent()) })
 }
@@ -36,7 +36,7 @@ func (h hosting) LendWatched(ctx context.Context, fn func(ask.Active) error) err
 // Note implements [partners.Host]. It is for Run's goroutine.
 func (h hosting) Note() { h.d.note() }
 
-// SampleClean implements [rehearsal.Host]. It is for Run's goroutine.
+// SampleClean implements [member.Host]. It is for Run's goroutine.
 func (h hosting) SampleClean(on bool) error {
 	active := h.d.active
 	if active.engine.SamplesClean() == on {

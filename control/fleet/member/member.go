@@ -18,7 +18,6 @@ import (
 	"weir/control/config"
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/node"
-	"weir/control/fleet/settings"
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/control/metrics"
@@ -79,7 +78,7 @@ func (f *Member) Lists(c *config.Config) (lists []config.List, from map[string]r
 	}
 	from = make(map[string]ruleset.Source)
 	for _, l := range f.Node.Lists() {
-		one, err := settings.List(l.Name(), l.Settings())
+		one, err := listOf(l.Name(), l.Settings())
 		if err == nil {
 			err = c.CheckShared(one, lists)
 		}

@@ -1,4 +1,4 @@
-package settings
+package member
 
 import (
 	"testing"
@@ -10,11 +10,11 @@ import (
 // A node reads the settings of a list as its hub writes them, and refuses unknown ones; a node of
 // an earlier version refuses a limited list.
 func TestFleetSettings(t *testing.T) {
-	c, err := List("x", wire.Settings{Action: "allow-limited", Direction: "dst", Ports: "tcp/22,udp/5000-5010", Protocols: "tcp,icmp,47,udp", VLANs: "0,10"})
+	c, err := listOf("x", wire.Settings{Action: "allow-limited", Direction: "dst", Ports: "tcp/22,udp/5000-5010", Protocols: "tcp,icmp,47,udp", VLANs: "0,10"})
 	if err != nil || c.Action != config.Allow || c.Rule().String() != "tcp/22, udp/5000-5010, icmp, 47, of VLAN 0 or 10" || !c.Enforce {
 		t.Errorf("%+v, %v", c, err)
 	}
-	c, err = List("x", wire.Settings{Action: "block-limited", Direction: "src", Protocols: "tcp", Trial: true, Priority: 7, Prefix6: 64})
+	c, err = listOf("x", wire.Settings{Action: "block-limited", Direction: "src", Protocols: "tcp", Trial: true, Priority: 7, Prefix6: 64})
 	if err != nil || c.Enforce || c.Priority != 7 || c.Prefix6 != 64 || !c.WidensSources() {
 		t.Errorf("%+v, %v", c, err)
 	}
@@ -32,7 +32,7 @@ func TestFleetSettings(t *testing.T) {
 		{Action: "block", Direction: "src", Aggregate: wire.Aggregate{IPv4: 8, At: 8}},
 		{Action: "block", Direction: "src", Aggregate: wire.Aggregate{IPv4: 24}},
 	} {
-		if c, err := List("x", s); err == nil {
+		if c, err := listOf("x", s); err == nil {
 			t.Errorf("%+v: %+v", s, c)
 		}
 	}

@@ -1,4 +1,4 @@
-package rehearsal
+package member
 
 import (
 	"context"

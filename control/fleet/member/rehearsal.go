@@ -1,9 +1,4 @@
-// Package rehearsal counts which of the packets that pass a version of a fleet's list would drop.
-//
-// Programs report packets that match nothing, too, while a version is rehearsed: all of them, or samples
-// where there are too many. What a version would drop in addition it drops by the entries that it adds,
-// or that it removes from an allow list; each packet is matched against these.
-package rehearsal
+package member
 
 import (
 	"cmp"
@@ -18,7 +13,6 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/fleet/node"
-	"weir/control/fleet/settings"
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/control/observe/events"
@@ -55,6 +49,10 @@ const measureInterval = time.Minute
 
 // Rehearsals has the rehearsals of all lists. It is safe for concurrent use, but for what says
 // otherwise.
+//
+// Programs report packets that match nothing, too, while a version is rehearsed: all of them, or samples
+// where there are too many. What a version would drop in addition it drops by the entries that it adds,
+// or that it removes from an allow list; each packet is matched against these.
 type Rehearsals struct {
 	host       Host
 	hub        *events.Hub
@@ -64,8 +62,8 @@ type Rehearsals struct {
 	byList map[string]*rehearsal // as the hub calls the list
 }
 
-// New returns the rehearsals of a host, whose packets come from a hub.
-func New(host Host, hub *events.Hub, collateral Conversations) *Rehearsals {
+// NewRehearsals returns the rehearsals of a host, whose packets come from a hub.
+func NewRehearsals(host Host, hub *events.Hub, collateral Conversations) *Rehearsals {
 	return &Rehearsals{host: host, hub: hub, collateral: collateral}
 }
 
@@ -118,7 +116,7 @@ func (x *Rehearsals) Rehearse(ctx context.Context, name string, c *node.Candidat
 	if c == nil {
 		return x.host.LendAlone(ctx, func(ruleset.Active) error { return x.host.SampleClean(x.Any()) })
 	}
-	of, err := settings.List(name, c.Settings)
+	of, err := listOf(name, c.Settings)
 	if err != nil {
 		return err
 	}
@@ -177,7 +175,7 @@ func (x *Rehearsals) Rehearsed(name string) wire.Rehearsal {
 
 // Measure implements [node.Daemon].
 func (x *Rehearsals) Measure(ctx context.Context, name string, c *node.Candidate, before *list.Set) *wire.Conversed {
-	of, err := settings.List(name, c.Settings)
+	of, err := listOf(name, c.Settings)
 	if err != nil || of.Action == config.Allow || !x.collateral.Records() {
 		return nil
 	}

@@ -1,5 +1,4 @@
-// Package settings reads the settings of a fleet's lists.
-package settings
+package member
 
 import (
 	"errors"
@@ -11,8 +10,8 @@ import (
 	"weir/filter/verdict"
 )
 
-// List returns a list of the fleet as a configuration would have it.
-func List(name string, s wire.Settings) (c config.List, err error) {
+// listOf returns a list of the fleet as a configuration would have it.
+func listOf(name string, s wire.Settings) (c config.List, err error) {
 	c.SetDefaults()
 	c.Name = config.FleetPrefix + name
 	c.Priority = s.Priority
