@@ -47,11 +47,13 @@ const configurationsVariable = "WEIR_CONFIGURATIONS"
 // stages are the optional stages of a configuration, beside those of engine.Config.
 type stages struct {
 	polices, punishes, looks, loops, replies bool
+
+	limits *police.Sources // nil: none
 }
 
 func (s stages) String() string {
 	var all []string
-	for name, on := range map[string]bool{"policing": s.polices, "penalties": s.punishes, "first seen": s.looks, "loops": s.loops, "replies": s.replies} {
+	for name, on := range map[string]bool{"policing": s.polices, "penalties": s.punishes, "first seen": s.looks, "loops": s.loops, "replies": s.replies, "limits": s.limits != nil} {
 		if on {
 			all = append(all, name)
 		}
@@ -120,6 +122,10 @@ func (r random) records(t testing.TB, i int) (all []*records) {
 	}
 	if s.polices {
 		c.Parts = append(c.Parts, anywhere(limits(t, []sfb.Controller{sfb.Fair, sfb.Bucket}[r.IntN(2)], sfb.MinPacketRate, true, r.IntN(2) == 0)))
+	}
+	if r.IntN(3) == 0 {
+		s.limits = police.NewSources(r.limits(4))
+		c.Parts = append(c.Parts, s.limits)
 	}
 	if s.loops {
 		c.Parts = append(c.Parts, &loop.Part{Node: mustNode(t, 1, icarus.Geometry{Size: 128, K: 6, Confirm: 1}), Drop: r.IntN(2) == 0})
@@ -377,6 +383,8 @@ func (n *records) judge(frame []byte, o verdict.Outcome) error {
 	punished := slices.ContainsFunc(n.penalties, func(p verdict.Penalty) bool {
 		return pkt.HasAddresses && tracker.Of(n.Generation)[0].Key(pkt.Tuple) == p.Flow
 	})
+	penalties := slices.Concat(n.penalties, n.limits.Meeting(pkt.Tuple.Key()))
+	punished = punished || len(penalties) > len(n.penalties)
 	late := []verdict.Reason{verdict.Reply} // reasons of stages that lists do not know
 	if punished {
 		late = append(late, verdict.Heavy, verdict.RateLimited)
@@ -404,7 +412,7 @@ func (n *records) judge(frame []byte, o verdict.Outcome) error {
 	case o.Reason != want && !slices.Contains(late, o.Reason) && !(o.Reason == verdict.WouldBlock && n.Policy.Monitor) && !(o.Reason == verdict.Allowed && (punished || n.loops)):
 		return fmt.Errorf("%v, want %v", o.Reason, want)
 	}
-	a := explain.Answers(n.Generation, explain.Question{Frame: frame}, n.penalties)[0]
+	a := explain.Answers(n.Generation, explain.Question{Frame: frame}, penalties)[0]
 	named := o.List > 0 || !slices.Contains(late, o.Reason) && o.Reason != verdict.WouldBlock && o.Reason != verdict.Allowed
 	if limited := punished && o.Reason == verdict.WouldBlock; named && !limited && a.List != n.nameOf(o.List) {
 		return fmt.Errorf("%v by list %q, and the answer names %q: %+v", o.Reason, n.nameOf(o.List), a.List, a)
