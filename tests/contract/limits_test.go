@@ -10,7 +10,11 @@ import (
 	"weir/control/engine"
 	"weir/control/quantity"
 	"weir/control/stage/police"
+	"weir/control/stage/tracker"
+	"weir/filter/key"
 	"weir/filter/packet"
+	"weir/filter/penalty"
+	"weir/filter/sketch"
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
@@ -134,4 +138,50 @@ func TestLimitsFollow(t *testing.T) {
 	wider.Rate.Value = 100e9
 	follow(wider, source("198.51.100.0/25"))
 	want("one has another rate", 100, 0, 100)
+}
+
+// What a penalty drops is neither let through by a limit nor charged to it.
+func TestLimitBesidePenalty(t *testing.T) {
+	lab.Root(t)
+	c := engine.Config{Parts: []engine.Part{
+		&tracker.Part{In: []tracker.Counting{{Punishes: true, Tracker: sketch.Tracker{
+			V4: key.Shape{SrcBits: 32}, V6: key.Shape{Fields: key.FieldV6, SrcBits: 128}, Geometry: sketch.Geometry{Lines: 100, Buckets: 9},
+		}}}},
+		police.NewSources([]police.Source{{Prefix: netip.MustParsePrefix("192.0.2.0/24"), Rate: quantity.Rate{Value: 1e-3, Unit: quantity.Packets}}}),
+	}}
+	g, k := engines(t, nil, c)
+	m, err := tracker.Open(g, k.Stats())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	table, err := penalty.NewTable(m.Penalties)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := func(src string) key.Tuple {
+		return key.Tuple{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr("192.0.2.1"), Proto: 6, HasPorts: true, SrcPort: 1000, DstPort: 2000}
+	}
+	of := tracker.Of(g)[0]
+	if !table.Set(of.Hash(of.Key(from("192.0.2.7"))), penalty.Penalty{Until: loader.Monotonic() + time.Hour}) {
+		t.Fatal("there is no room for a penalty")
+	}
+	m.SetPenalized(table.Len())
+	left := func(src string, n int) map[verdict.Reason]int {
+		seen := make(map[verdict.Reason]int)
+		for range n {
+			o, err := k.Decide(packet.Frame(from(src)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen[o.Reason]++
+		}
+		return seen
+	}
+	if seen := left("192.0.2.7", 100); seen[verdict.Heavy] != 100 {
+		t.Errorf("packets of a penalty left as %v", seen)
+	}
+	if seen := left("192.0.2.8", 100); seen[verdict.Clean] != 10 || seen[verdict.RateLimited] != 90 {
+		t.Errorf("packets beside a penalty left as %v", seen)
+	}
 }

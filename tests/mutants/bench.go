@@ -72,8 +72,11 @@ func (b *bench) replace(ctx context.Context, f fault, text string) (map[string]s
 	return b.compile(ctx, f, text)
 }
 
-// directive is a line by which go generate compiles C.
-var directive = regexp.MustCompile(`(?m)^//go:generate go tool bpf2go (.*)$`)
+// directive is a line by which go generate compiles C, in a shell or not.
+var directive = regexp.MustCompile(`(?m)^//go:generate (?:sh -c ")?go tool bpf2go (.*?)"?$`)
+
+// cSource is a source of a program in such a line.
+var cSource = regexp.MustCompile(`\w+\.bpf\.c`)
 
 // compile compiles the C of the directory of a fault as make generate does, but only for the
 // byte order of this machine, and into another directory.
@@ -110,16 +113,9 @@ func (b *bench) compile(ctx context.Context, f fault, text string) (map[string]s
 		target = "bpfeb"
 	}
 	for _, line := range directive.FindAllStringSubmatch(string(source), -1) {
-		args := strings.Fields(line[1])
-		for i, a := range args {
-			switch {
-			case a == "bpfel,bpfeb":
-				args[i] = target
-			case strings.HasSuffix(a, ".bpf.c"):
-				args[i] = filepath.Join(to, a)
-			}
-		}
-		c := exec.CommandContext(ctx, "go", append([]string{"tool", "bpf2go", "-output-dir", to}, args...)...)
+		args := strings.Replace(line[1], "bpfel,bpfeb", target, 1)
+		args = cSource.ReplaceAllString(args, to+"/$0")
+		c := exec.CommandContext(ctx, "sh", "-c", "go tool bpf2go -output-dir "+to+" "+args)
 		c.Dir, c.Env = from, append(os.Environ(), "GOPACKAGE=bpf")
 		if out, err := c.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("bpf2go: %w\n%s", err, out)

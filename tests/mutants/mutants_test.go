@@ -57,6 +57,21 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// The lines by which go generate compiles C are known, so that faults in C are compiled.
+func TestDirectives(t *testing.T) {
+	text, err := os.ReadFile("../../bpf/bpf.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sources []string
+	for _, line := range directive.FindAllStringSubmatch(string(text), -1) {
+		sources = append(sources, cSource.FindString(line[1]))
+	}
+	if strings.Join(sources, " ") != "weir.bpf.c weir_tc.bpf.c" {
+		t.Errorf("go generate compiles %v", sources)
+	}
+}
+
 // testsOf returns the names of a package's tests.
 func testsOf(dir string) (names []string, err error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
