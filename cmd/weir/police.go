@@ -86,20 +86,12 @@ func printPoliced(w io.Writer, p *api.Policed, otherwise string) {
 // printLimited prints the limit of an interface or a source that a command has set, and when it
 // ends.
 func printLimited(w io.Writer, o api.PoliceOverride, now time.Time) {
-	place, off := o.Interface, "weir police "+o.Interface+" --off"
-	if o.Source != "" {
-		place, off = o.Source, "weir limit "+o.Source+" --off"
-	}
-	if o.Netns != "" {
-		place += " in namespace " + o.Netns
-		off += " --netns " + o.Netns
-	}
-	until := "until `" + off + "`"
+	until := "until `" + o.Undo() + "`"
 	if o.Until != nil {
-		until = fmt.Sprintf("until %s (%s), or `%s`", o.Until.Local().Format(time.DateTime), relative(o.Until, now), off)
+		until = fmt.Sprintf("until %s (%s), or `%s`", o.Until.Local().Format(time.DateTime), relative(o.Until, now), o.Undo())
 	}
 	if o.Reason != "" {
 		until += ": " + o.Reason
 	}
-	fmt.Fprintf(w, "LIMITED: %s to %s since %s, by %s, %s\n", place, o.Rate, o.Since.Local().Format(time.DateTime), o.By, until)
+	fmt.Fprintf(w, "LIMITED: %s to %s since %s, by %s, %s\n", o.Place(), o.Rate, o.Since.Local().Format(time.DateTime), o.By, until)
 }

@@ -76,3 +76,24 @@ type PoliceOverride struct {
 	// began.
 	Held uint64 `json:"held_packets,omitempty"`
 }
+
+// Place names the interface, or the source.
+func (o *PoliceOverride) Place() string {
+	place := o.Interface + o.Source
+	if o.Netns != "" {
+		place += " in namespace " + o.Netns
+	}
+	return place
+}
+
+// Undo returns the command that ends the limit.
+func (o *PoliceOverride) Undo() string {
+	off := "weir police " + o.Interface + " --off"
+	if o.Source != "" {
+		off = "weir limit " + o.Source + " --off"
+	}
+	if o.Netns != "" {
+		off += " --netns " + o.Netns
+	}
+	return off
+}

@@ -72,7 +72,8 @@ func (d *daemon) EndConsole(context.Context) (api.ConsoleEnded, error) {
 }
 
 func (d *daemon) Status() api.Status {
-	return api.Status{Version: d.hostile, Mode: "exact", Interfaces: []api.InterfaceStatus{
+	limited := []api.PoliceOverride{{Interface: "eth0" + d.hostile, Netns: "blue", Rate: "3kpps", Since: d.began, Until: new(d.began.Add(time.Hour)), By: "ada" + d.hostile}}
+	return api.Status{Version: d.hostile, Mode: "exact", Policed: limited, Interfaces: []api.InterfaceStatus{
 		{Interface: "eth0" + d.hostile, State: api.Filtered, XDP: "native", Packets: 12345, Dropped: 678},
 		{Interface: "eth0", Direction: "out", State: api.Filtered, XDP: "tc"},
 		{Interface: "eth1", State: api.Unfiltered, Problem: "busy" + d.hostile},
@@ -1133,6 +1134,17 @@ func TestSessionsSurvive(t *testing.T) {
 		next := start(t)
 		if err := next.Keep(dir, nil); (err == nil) != strings.HasPrefix(text, "[") || len(next.sessions.all) > 0 {
 			t.Errorf("%q: %v, %d sessions", text, err, len(next.sessions.all))
+		}
+	}
+}
+
+// The page names a limit that a command has set, its end, and the command that ends it.
+func TestPageShowsLimit(t *testing.T) {
+	b := start(t).open(true)
+	_, page := b.get(b.base)
+	for _, want := range []string{"Limited: eth0 in namespace blue to 3kpps.", "By ada ", ", ends in ", "weir police eth0 --off --netns blue ends it."} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q", want)
 		}
 	}
 }

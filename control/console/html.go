@@ -232,6 +232,16 @@ func (v *view) alerts(m *markup) {
 		}
 		warn("Monitor mode: nothing is dropped.", text, monitorOff, "Drop again…")
 	}
+	for _, o := range s.Policed[:min(len(s.Policed), maxAlerts)] {
+		text := fmt.Sprintf("By %s %s", o.By, ago(&o.Since, v.Now))
+		if o.Until != nil {
+			text += ", ends " + within(o.Until, v.Now)
+		}
+		warn("Limited: "+o.Place()+" to "+o.Rate+".", text+". "+o.Undo()+" ends it.", "", "")
+	}
+	if more := len(s.Policed) - maxAlerts; more > 0 {
+		warn("Limited: "+count(more)+" more.", "weir status has them.", "", "")
+	}
 	if n := v.unfiltered(); n > 0 {
 		bad(fmt.Sprintf("Not filtered: %d of %d interfaces.", n, len(s.Interfaces)), "See Interfaces.")
 	}

@@ -18,6 +18,7 @@ import (
 	"weir/control/observe/flows"
 	"weir/control/observe/learn"
 	"weir/control/observe/traffic"
+	"weir/control/quantity"
 	"weir/control/serve"
 	"weir/control/stages"
 	"weir/filter/membership"
@@ -349,6 +350,18 @@ func (d *Daemon) note() {
 		Version: m.Version, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor.manual != nil,
 		Generation: d.active.number, MapBytes: m.KernelBytes, Predicted: m.FalsePositiveRate,
 		Unsaved: d.upkeep.unsaved.Load() != nil, Loads: r.loads, Updates: r.updates, Reloads: r.reloads, Config: &config,
+	}
+	for _, o := range d.policing.enforced {
+		if o.Source != "" { // of which there may be many
+			continue
+		}
+		var rate quantity.Rate
+		_ = rate.UnmarshalText([]byte(o.Rate)) // as it was checked
+		limit := metrics.Policed{Interface: o.Interface, Netns: o.Netns, Rate: rate.PerSecond(), Bytes: rate.Unit != quantity.Packets}
+		if o.Until != nil {
+			limit.Until = clock.Shown(*o.Until)
+		}
+		s.Policed = append(s.Policed, limit)
 	}
 	for _, l := range m.Lists {
 		n := metrics.List{Name: l.Name, Allow: l.Allow, Entries: l.Entries, BadLines: l.BadLines}

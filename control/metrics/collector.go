@@ -78,6 +78,9 @@ var (
 	monitor  = gauge("weir_monitor", "Whether weir is in monitor mode: listed packets are counted, none is dropped.")
 	override = gauge("weir_monitor_override", "Whether monitor mode was switched on manually, whatever the configuration says.")
 
+	policedRate  = gauge("weir_police_override_rate", "Packets or bytes a second, by unit, to which `weir police` limits what the interface receives, whatever the configuration says; absent otherwise.", append(interfaceLabels, "unit")...)
+	policedUntil = gauge("weir_police_override_end_timestamp_seconds", "When that limit ends by itself; absent where it does not.", interfaceLabels...)
+
 	attached  = gauge("weir_interface_attached", "Whether weir filters the interface; 0 while it is gone, detached or taken over. The direction of the packets is in or out.", trafficLabels...)
 	unpinned  = gauge("weir_interface_unpinned", "Whether filtering ends with weir, because pins were lost and cannot be made again.", trafficLabels...)
 	placed    = gauge("weir_interface_info", "Always 1, while attached. The XDP mode is native or generic; with attach: dispatcher it is dispatcher or dispatcher-generic; it is tc for outgoing packets and with hook: tc.", append(trafficLabels, "xdp")...)
@@ -257,6 +260,16 @@ func (s sink) filter(of *Snapshot) {
 	s.put(filter, 1, of.Mode)
 	s.put(monitor, truth(of.Monitor))
 	s.put(override, truth(of.MonitorOverride))
+	for _, p := range of.Policed {
+		unit := "packets"
+		if p.Bytes {
+			unit = "bytes"
+		}
+		s.put(policedRate, p.Rate, p.Interface, p.Netns, unit)
+		if !p.Until.IsZero() {
+			s.put(policedUntil, float64(p.Until.UnixMilli())/1e3, p.Interface, p.Netns)
+		}
+	}
 	s.put(generation, float64(of.Generation))
 	s.put(mapBytes, float64(of.MapBytes))
 	s.put(hot, float64(of.Hot))

@@ -21,6 +21,14 @@ type Source interface {
 	Metrics() Snapshot
 }
 
+// Policed is the limit of an interface that a command has set.
+type Policed struct {
+	Interface, Netns string
+	Rate             float64   // packets a second, or bytes
+	Bytes            bool      // which of them
+	Until            time.Time // zero: it has no end
+}
+
 // Snapshot is the state of a running daemon. Its counters never decrease while the
 // daemon runs, even if interfaces and lists go.
 type Snapshot struct {
@@ -36,9 +44,10 @@ type Snapshot struct {
 	Mode            string // exact or approx
 	Monitor         bool   // count listed packets, and drop none
 	MonitorOverride bool   // manually, whatever the configuration says
-	Generation      int    // 1 for the first since weir began
-	MapBytes        int    // of the generation's filter maps
-	Hot             int    // elements of which more bits are tested than of the rest
+	Policed         []Policed
+	Generation      int // 1 for the first since weir began
+	MapBytes        int // of the generation's filter maps
+	Hot             int // elements of which more bits are tested than of the rest
 
 	// False-positive rates are shares of the unlisted packets, 0 … 1; nil where
 	// they are unknown.

@@ -59,6 +59,7 @@ func whole(t testing.TB) Snapshot {
 		Origins: map[string]Origin{
 			"drop": {"drop", FromSources}, "drop, by hand": {"drop", Manual}, "ours": {"ours", Manual},
 		},
+		Policed:   []Policed{{Interface: "eth0", Rate: 3000, Until: at}, {Interface: "eth1", Netns: "blue", Rate: 125e3, Bytes: true}},
 		Stages:    ofAllStages(true),
 		Predicted: 1e-4, Weighted: new(2e-5), Measured: new(3e-5), MeasuredPackets: 1e6,
 		Reloads: Reloads{Done: 3, Refused: 1, Last: at, LastDone: at.Add(-time.Hour), Failed: true},

@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -83,6 +84,12 @@ func TestPoliceByCommand(t *testing.T) {
 	if out, _ := h.status(); !strings.Contains(out, "LIMITED: "+h.B.Iface+" in namespace "+h.B.Netns+" to 100pps") || !strings.Contains(out, "100pps by flow, fair") {
 		t.Errorf("status prints\n%s", out)
 	}
+	const name = "weir_police_override_"
+	labels := fmt.Sprintf(`interface=%q,netns=%q`, h.B.Iface, h.B.Netns)
+	all := h.metrics(t)
+	if end := all[name+"end_timestamp_seconds{"+labels+"}"] - float64(time.Now().Unix()); all[name+"rate{"+labels+`,unit="packets"}`] != 100 || end < 1800 || end > 3601 {
+		t.Errorf("the metrics have %v, and an end in %v s", all[name+"rate{"+labels+`,unit="packets"}`], end)
+	}
 	d.kill()
 	limited("without a daemon")
 	d = h.start(releases[0])
@@ -97,6 +104,11 @@ func TestPoliceByCommand(t *testing.T) {
 	limited("after a takeover")
 	police("--off")
 	unlimited("ended by a command")
+	for metric := range h.metrics(t) {
+		if strings.HasPrefix(metric, name) {
+			t.Errorf("the limit has ended, and there is %s", metric)
+		}
+	}
 	if out := police("--off"); !strings.Contains(out, "as it was before") {
 		t.Error(out)
 	}
