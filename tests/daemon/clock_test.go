@@ -285,7 +285,11 @@ lists:
 				}
 				return h.blocked(source)
 			})
-			briefs = append(briefs, brief{"penalty", source, began.Add(4 * time.Second), time.Now().Add(5 * time.Second), func() bool { return h.blocked(source) }})
+			// A daemon that has just begun does not know the penalties of flows that are silent.
+			briefs = append(briefs, brief{"penalty", source, began.Add(4 * time.Second), time.Now().Add(5 * time.Second), func() bool {
+				arrived, _ := h.burstOf(source, 2)
+				return arrived == 0
+			}})
 		},
 		"decision": func() {
 			source, began := next(198<<8|51), time.Now()
