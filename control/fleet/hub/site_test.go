@@ -73,15 +73,18 @@ func TestQuestionsOfSite(t *testing.T) {
 	f.answerer("direct", answers)
 	f.connected("edge-1", "direct")
 
-	explained, err := f.hub.Explain(t.Context(), nil, "198.51.100.7")
-	if err != nil || len(explained.Nodes) != 2 {
-		t.Fatalf("%+v, %v", explained, err)
-	}
-	for _, n := range explained.Nodes {
-		if n.Explanation == nil || n.Explanation.Answers[0].Matches[0].Line != 2 {
-			t.Errorf("explain: %+v", n)
+	eventually(t, func() error { // once the hub has read the list
+		explained, err := f.hub.Explain(t.Context(), nil, "198.51.100.7")
+		if err != nil || len(explained.Nodes) != 2 {
+			return fmt.Errorf("%+v, %v", explained, err)
 		}
-	}
+		for _, n := range explained.Nodes {
+			if n.Explanation == nil || n.Explanation.Answers[0].Matches[0].Line != 2 {
+				return fmt.Errorf("explain: %+v", n)
+			}
+		}
+		return nil
+	})
 	top, err := f.hub.Top(t.Context(), nil, api.FleetTopQuestion{Key: "src", Unit: "packets", Share: 0.01})
 	if err != nil || len(top.Flows) != 3 || top.Rate != 2000 {
 		t.Errorf("top: %+v, %v", top, err)
