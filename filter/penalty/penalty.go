@@ -177,6 +177,15 @@ func (t *Table) Has(h uint64) bool {
 	return ok
 }
 
+// Until returns when the flow's penalty expires, and false if it has none.
+func (t *Table) Until(h uint64) (time.Duration, bool) {
+	_, e, ok := t.find(h)
+	if !ok {
+		return 0, false
+	}
+	return time.Duration(atomic.LoadUint64(&e[0])), true
+}
+
 // Rival is a penalty in the bucket of a flow.
 type Rival struct {
 	Hash  uint64

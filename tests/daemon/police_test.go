@@ -249,3 +249,35 @@ func TestLimitByCommand(t *testing.T) {
 	d.complain("a limit was changed")
 	d.stop()
 }
+
+// After kill -9, explain knows the penalty of a source that is silent since.
+func TestExplainSilentPenalty(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.configure(h.B.Iface, "trackers: [{key: src, threshold: 1kpps, action: block, duration: 1h}]\nlists: {always: {%s}}\n", h.feed(10))
+	d := h.start(releases[0])
+	const source = "192.0.2.77"
+	wait.For(t, "a penalty", func() bool {
+		n, _ := h.burst(2000)
+		return n == 0
+	})
+	silent := func() {
+		t.Helper()
+		wait.For(t, "nothing counts the source any more", func() bool {
+			top, err := h.api.Top(t.Context())
+			return err == nil && len(top.Trackers) > 0 && top.Trackers[0].Packets == 0 && len(top.Trackers[0].Flows) == 0
+		})
+	}
+	silent()
+	d.kill()
+	d = h.start(releases[0])
+	silent()
+	wait.For(t, "explain says that the source is dropped", func() bool { return h.blocked(source) })
+	if h.blocked("192.0.2.78") {
+		t.Error("explain says that another source is dropped, too")
+	}
+	if n, _ := h.burst(10); n != 0 {
+		t.Errorf("%d packets arrived of 10", n)
+	}
+	d.stop()
+}

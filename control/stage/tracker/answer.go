@@ -1,6 +1,8 @@
 package tracker
 
 import (
+	"time"
+
 	"weir/filter/key"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -14,11 +16,39 @@ const maxNamed = 10
 // first of those that some of these packets may meet, and the number of the others. known is nil for all
 // penalties.
 func (r *Runner) Meeting(known *key.Key) (kept []verdict.Penalty, more int) {
-	all := r.in.Penalties(loader.Monotonic())
+	now := loader.Monotonic()
+	all := r.in.Penalties(now)
 	if known == nil {
 		return all, 0
 	}
-	return meeting(all, *known)
+	return meeting(append(all, r.in.silent(*known, now)...), *known)
+}
+
+// silent returns the penalties that all packets of which something is known meet, and that the watcher
+// has not met: programs or an earlier watcher have imposed them, and the flows have sent nothing since.
+func (w *Watcher) silent(known key.Key, now time.Duration) (all []verdict.Penalty) {
+	if len(w.opened) == 0 {
+		return nil
+	}
+	on := w.opened[0] // the memory is of all interfaces
+	set := table(on)
+	for i, t := range w.trackers {
+		if !t.punishes() {
+			continue
+		}
+		for _, k := range t.covering([]key.Key{known}) {
+			h := on.Hash(i, k)
+			if p := t.penal[h]; p != nil && p.active {
+				continue
+			}
+			if until, ok := set.Until(h); ok && until > now {
+				x := t.penalty(now)
+				x.Until = until
+				all = append(all, verdict.Penalty{Flow: k, Penalty: x})
+			}
+		}
+	}
+	return all
 }
 
 func meeting(all []verdict.Penalty, known key.Key) (kept []verdict.Penalty, more int) {
