@@ -107,7 +107,7 @@ func queueOf(socket string) (queue.Queue, error) {
 	if c := serviceOf(socket); c != nil && c.StateDir != "" {
 		return queue.In(string(c.StateDir)), nil
 	}
-	return queue.Queue{}, fmt.Errorf("no daemon with a state_dir has listened at %s", socket)
+	return queue.Queue{}, fmt.Errorf("no state_dir is known for the socket %s", socket)
 }
 
 // serviceOf returns the configuration of the service if that listens on a socket, or else nil.

@@ -40,7 +40,7 @@ func TestChangesWaitAfterABoot(t *testing.T) {
 		if err := os.WriteFile(configFile, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if out, code := run("block", "192.0.2.1"); code != exitFailure || !strings.Contains(out, "start `weir run`; nothing was changed: no daemon with a state_dir has listened at "+socket) {
+		if out, code := run("block", "192.0.2.1"); code != exitFailure || !strings.Contains(out, "start `weir run`; nothing was changed: no state_dir is known for the socket "+socket) {
 			t.Errorf("with %q: exit code %d, %s", text, code, out)
 		}
 	}
