@@ -285,10 +285,14 @@ lists:
 				}
 				return h.blocked(source)
 			})
-			// A daemon that has just begun does not know the penalties of flows that are silent.
 			briefs = append(briefs, brief{"penalty", source, began.Add(4 * time.Second), time.Now().Add(5 * time.Second), func() bool {
-				arrived, _ := h.burstOf(source, 2)
-				return arrived == 0
+				for range 20 { // a daemon that has just begun has yet to look
+					if h.blocked(source) {
+						return true
+					}
+					time.Sleep(50 * time.Millisecond)
+				}
+				return false
 			}})
 		},
 		"decision": func() {

@@ -17,18 +17,12 @@ import (
 	"weir/tests/wait"
 )
 
-// burst is burstOf of one source.
+// burst sends frames of a source, and returns how many have arrived behind weir, and how long that
+// took. The last frame has no IP header, and always passes.
 func (h *host) burst(n int) (arrived int, took time.Duration) {
 	h.t.Helper()
-	return h.burstOf("192.0.2.77", n)
-}
-
-// burstOf sends frames of a source, and returns how many have arrived behind weir, and how long that
-// took. The last frame has no IP header, and always passes.
-func (h *host) burstOf(source string, n int) (arrived int, took time.Duration) {
-	h.t.Helper()
 	const header = 14 + 12 // before the source address
-	frame := frameOf(h.Lab, cleanKind, from(netip.MustParseAddr(source)))
+	frame := frameOf(h.Lab, cleanKind, from(netip.MustParseAddr("192.0.2.77")))
 	rx, tx, began := h.B.Receiver(h.t), h.A.Sender(h.t), time.Now()
 	for range n {
 		if err := tx.Send(frame); err != nil {
