@@ -59,11 +59,7 @@ func main() {
 		// take 0.82 with 50. A thousand that are connected take 5 % less with 40 than with 50.
 		debug.SetGCPercent(40)
 	}
-	if os.Getenv("GOMEMLIMIT") == "" {
-		// Where much is asked for at once, garbage is collected before the service's
-		// MemoryMax ends it, which is 80 % of the machine's memory.
-		debug.SetMemoryLimit(feed.Memory() / 10 * 6)
-	}
+	feed.BoundHeap() // where much is asked for at once
 	ctx, stop := interrupt.Context()
 	code := execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()

@@ -13,7 +13,6 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
-	"weir/control/lockout"
 )
 
 // limits are the limits of sources.
@@ -71,11 +70,8 @@ Without SOURCE it shows all limits, and how many packets they have dropped.`,
 				all := slices.DeleteFunc(s.Policed, func(o api.PoliceOverride) bool { return o.Source == "" })
 				return limits{append([]api.PoliceOverride{}, all...)}, nil
 			}
-			change.Source, change.For, change.SSH = args[0], during.Seconds(), lockout.SSHConnection()
-			if !change.Off {
-				change.Rate = args[1]
-			}
-			return setPolice(c, of, change)
+			change.Source = args[0]
+			return setPolice(c, of, change, args[1:], during)
 		},
 		text: func(c *cobra.Command, answer any) {
 			switch a := answer.(type) {

@@ -49,11 +49,8 @@ INTERFACE is one that weir filters, or a pattern as in weir.yaml.`,
 			if change.Off && during != 0 {
 				return nil, usageError{errors.New("--for goes with a rate")}
 			}
-			change.Interface, change.For, change.SSH = args[0], during.Seconds(), lockout.SSHConnection()
-			if !change.Off {
-				change.Rate = args[1]
-			}
-			return setPolice(c, of, change)
+			change.Interface = args[0]
+			return setPolice(c, of, change, args[1:], during)
 		},
 		text: func(c *cobra.Command, p *api.Policed) {
 			printPoliced(c.OutOrStdout(), p, "limited as configured")
@@ -61,8 +58,12 @@ INTERFACE is one that weir filters, or a pattern as in weir.yaml.`,
 	}.complete(c)
 }
 
-// setPolice sets a limit or ends it.
-func setPolice(c *cobra.Command, of *client.Client, change api.PoliceChange) (*api.Policed, error) {
+// setPolice sets a limit to the rate that is left of the arguments, or ends it.
+func setPolice(c *cobra.Command, of *client.Client, change api.PoliceChange, rate []string, during time.Duration) (*api.Policed, error) {
+	change.For, change.SSH = during.Seconds(), lockout.SSHConnection()
+	if len(rate) > 0 {
+		change.Rate = rate[0]
+	}
 	p, err := of.SetPolice(c.Context(), change)
 	if err == nil && p.Unsaved != "" {
 		fmt.Fprintln(c.ErrOrStderr(), "weir: a restart will forget this:", p.Unsaved)

@@ -17,7 +17,8 @@ type PoliceChange struct {
 	Off  bool    `json:"off,omitempty"`         // the configuration decides again
 	For  float64 `json:"for_seconds,omitempty"` // after which the limit ends by itself; 0: never
 
-	// Force sets a limit without an end that the caller has to share.
+	// Force sets a limit that the caller has to share without an end, or that holds back a peer
+	// that must not be cut off.
 	Force bool `json:"force,omitempty"`
 
 	Reason string `json:"reason,omitempty"` // of the limit

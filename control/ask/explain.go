@@ -117,11 +117,12 @@ func (x *Explainer) describe(a *explain.Answer, more int, of *stages.Table) {
 		return // outgoing packets have no penalties
 	}
 	a.PenaltiesMore = more
-	if l := a.Limit; l == nil {
-	} else if by := of.Limits.Of(l.Key); by != nil {
-		l.Unit = by.Unit()
-	} else {
-		l.Tracker, l.Unit, l.Offered = x.stages.Trackers.Limited(l.Key, l.Rate)
+	if l := a.Limit; l != nil {
+		if by := of.Limits.Of(l.Key); by != nil {
+			l.Unit = by.Unit()
+		} else {
+			l.Tracker, l.Unit, l.Offered = x.stages.Trackers.Limited(l.Key, l.Rate)
+		}
 	}
 	a.Spared = x.stages.Trackers.SparedOf(a.Known)
 }

@@ -165,8 +165,7 @@ func (c *Config) checkTC(i Interface) error {
 	return nil
 }
 
-// Stages returns the stages that the configuration has, with the rates that commands have set of
-// interfaces.
+// Stages returns the stages that the configuration has, with the limits that commands have set.
 func (c *Config) Stages(by stages.Limits) (*stages.Table, error) {
 	var at []stages.Interface
 	for i := range c.Interfaces {

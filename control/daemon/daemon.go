@@ -250,12 +250,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(25)
 	}
-	// Near the limit of the machine or the control group, which has the kernel's maps and files to
-	// hold as well, garbage is collected more often: without memory, the daemon would be killed, or
-	// stand still.
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(feed.Memory() / 10 * 6)
-	}
+	feed.BoundHeap()
 	if err := d.observers.stages.Trackers.Open(); err != nil {
 		return err
 	}

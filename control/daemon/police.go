@@ -30,7 +30,7 @@ import (
 type policing struct {
 	set      []api.PoliceOverride // as decided
 	enforced []api.PoliceOverride // by the programs; the slice is replaced, never changed
-	held     map[string]*held     // by source
+	held     map[string]held      // by source
 
 	clock       *clock.Clock
 	loop        *loop
@@ -64,7 +64,7 @@ func (p *policing) load(c *config.Config, now time.Time) {
 	for _, o := range s.Limits {
 		o.Since, o.Until = p.clock.Wall(o.Since), clock.Optional(p.clock.Wall, o.Until)
 		if over(o.Until, now) {
-			p.log.Info("a limit has ended while weir did not run", "of", limited(o), "by", o.By)
+			p.log.Info("a limit has ended while weir did not run", "of", o.Place(), "by", o.By)
 			continue
 		}
 		p.set = append(p.set, o)
@@ -87,14 +87,6 @@ func (p *policing) save(set []api.PoliceOverride) error {
 
 func targetOf(o api.PoliceOverride) netif.Target {
 	return netif.Target{Netns: o.Netns, Iface: o.Interface}
-}
-
-// limited names what is limited.
-func limited(o api.PoliceOverride) string {
-	if o.Source != "" {
-		return o.Source
-	}
-	return targetOf(o).String()
 }
 
 // sameLimit reports whether two limits are of the same.
@@ -140,20 +132,26 @@ func parseSource(text string) (netip.Prefix, error) {
 	return p, nil
 }
 
+// endOf returns the audit's record that a limit ends, without who ended it.
+func endOf(o api.PoliceOverride) audit.Record {
+	if o.Source != "" {
+		return audit.Record{Change: audit.LimitOff, First: []string{o.Source}}
+	}
+	return audit.Record{Change: audit.PoliceOff, Interface: o.Place()}
+}
+
 // SetPolice implements [server.Policer]. A full disk does not hold it up.
 func (p *policing) SetPolice(ctx context.Context, c api.PoliceChange) (done api.Policed, err error) {
-	of := api.PoliceOverride{Interface: c.Interface, Netns: c.Netns, Source: c.Source, Reason: c.Reason}
-	r := audit.Record{Change: audit.PoliceOff, Reason: c.Reason}
-	if c.Source == "" {
-		r.Interface = targetOf(of).String()
-	} else {
+	of := api.PoliceOverride{Interface: c.Interface, Netns: c.Netns, Reason: c.Reason}
+	if c.Source != "" {
 		prefix, err := parseSource(c.Source)
 		if err != nil {
 			return done, &api.BadRequest{Err: err}
 		}
 		of.Source = key.Source(prefix).String()
-		r.Change, r.First = audit.LimitOff, []string{of.Source}
 	}
+	r := endOf(of)
+	r.Reason = c.Reason
 	if !c.Off {
 		r.Change, r.TTL, r.Entries, r.First = strings.TrimSuffix(r.Change, " off"), c.For, 1, append(r.First, audit.Cut(c.Rate, audit.MaxText))
 	}
@@ -173,7 +171,7 @@ func (p *policing) SetPolice(ctx context.Context, c api.PoliceChange) (done api.
 // change sets a limit, or ends it.
 func (p *policing) change(of api.PoliceOverride, c api.PoliceChange) (done api.Policed, err error) {
 	if done.Source = of.Source; of.Source == "" {
-		done.Interface = targetOf(of).String()
+		done.Interface = of.Place()
 	}
 	next := slices.DeleteFunc(slices.Clone(p.set), func(o api.PoliceOverride) bool { return sameLimit(o, of) })
 	if c.Off && len(next) == len(p.set) {
@@ -198,7 +196,7 @@ func (p *policing) change(of api.PoliceOverride, c api.PoliceChange) (done api.P
 	if err := p.activate(); err != nil {
 		p.set = before
 		done.Override = nil
-		return done, errors.Join(fmt.Errorf("%v is limited as it was: %w", limited(of), err), p.save(before))
+		return done, errors.Join(fmt.Errorf("%v is limited as it was: %w", of.Place(), err), p.save(before))
 	}
 	p.enforced = next
 	p.note()
@@ -206,7 +204,7 @@ func (p *policing) change(of api.PoliceOverride, c api.PoliceChange) (done api.P
 		done.Unsaved = unsaved.Error()
 		p.log.Error("a limit was changed, but a restart would forget that: " + done.Unsaved)
 	}
-	p.log.Warn("a limit was changed", "of", limited(of), "rate", cmp.Or(c.Rate, "as configured"), "by", of.By)
+	p.log.Warn("a limit was changed", "of", of.Place(), "rate", cmp.Or(c.Rate, "as configured"), "by", of.By)
 	return done, nil
 }
 
@@ -258,37 +256,25 @@ type held struct {
 	now    uint64
 }
 
-// shown returns the limits, with what they hold back.
+// shown returns the limits, with the packets that they hold back.
 func (p *policing) shown() []api.PoliceOverride {
-	all := slices.Clone(p.enforced)
+	all, next := slices.Clone(p.enforced), make(map[string]held)
 	for n, o := range all {
 		prefix, err := parseSource(o.Source)
-		if o.Source == "" || err != nil {
+		if err != nil { // it is of an interface
 			continue
 		}
-		counted, err := stages.Source{Prefix: prefix}.Held(p.active.engine.Kernel())
-		if err != nil {
-			continue // the next look counts it
-		}
 		of := p.held[o.Source]
-		if of == nil {
-			of = new(held)
-			if p.held == nil {
-				p.held = make(map[string]*held)
+		// Where it cannot be read, the next look counts it.
+		if counted, err := (stages.Source{Prefix: prefix}).Held(p.active.engine.Kernel()); err == nil {
+			if counted.Packets < of.now { // other programs count anew
+				of.before += of.now
 			}
-			p.held[o.Source] = of
+			of.now = counted.Packets
 		}
-		if counted.Packets < of.now { // other programs count anew
-			of.before += of.now
-		}
-		of.now = counted.Packets
-		all[n].Held = of.before + of.now
+		next[o.Source], all[n].Held = of, of.before+of.now
 	}
-	for source := range p.held {
-		if !slices.ContainsFunc(all, func(o api.PoliceOverride) bool { return o.Source == source }) {
-			delete(p.held, source)
-		}
-	}
+	p.held = next
 	return all
 }
 
@@ -314,12 +300,8 @@ func (p *policing) end(now time.Time) error {
 		p.log.Error(err.Error())
 	}
 	for _, o := range past {
-		r := audit.Record{Change: audit.PoliceOff, Changed: 1, Source: "expiry"}
-		if o.Source != "" {
-			r.Change, r.First = audit.LimitOff, []string{o.Source}
-		} else {
-			r.Interface = targetOf(o).String()
-		}
+		r := endOf(o)
+		r.Changed, r.Source = 1, "expiry"
 		p.audit.Record(r)
 	}
 	return nil

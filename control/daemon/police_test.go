@@ -15,15 +15,10 @@ import (
 	"weir/tests/lab"
 )
 
-// A limit that must not be, or cannot be, changes nothing, and the error says why.
-func TestPoliceRefused(t *testing.T) {
-	t.Parallel()
-	l := lab.New(t)
-	r := configure(t, l.B)
-	d := begin(t, r)
-	ssh := "192.0.2.9 50000 " + l.B.IPv4.String() + " 22"
-	limit := api.PoliceChange{Interface: l.B.Iface, Netns: l.B.Netns, Rate: "1kpps", SSH: ssh}
-	refused := func(what, want string, change func(*api.PoliceChange)) {
+// limiting returns functions that have a daemon set a limit with a change: one that must be refused for a
+// reason, and one that must be set as asked for, and that ends it again.
+func limiting(t *testing.T, d *running, limit api.PoliceChange) (refused func(what, want string, change func(*api.PoliceChange)), accepted func(what string, change func(*api.PoliceChange))) {
+	refused = func(what, want string, change func(*api.PoliceChange)) {
 		t.Helper()
 		c := limit
 		change(&c)
@@ -35,23 +30,37 @@ func TestPoliceRefused(t *testing.T) {
 			t.Errorf("%s: the status has %+v", what, s.Policed)
 		}
 	}
+	accepted = func(what string, change func(*api.PoliceChange)) {
+		t.Helper()
+		c := limit
+		change(&c)
+		p, err := d.policing.SetPolice(t.Context(), c)
+		if err != nil || p.Override == nil || p.Override.Rate != c.Rate || p.Unsaved != "" {
+			t.Fatalf("%s: %+v, %v", what, p, err)
+		}
+		off := api.PoliceChange{Interface: c.Interface, Netns: c.Netns, Source: c.Source, Off: true}
+		if p, err := d.policing.SetPolice(t.Context(), off); err != nil || !p.Changed || p.Override != nil {
+			t.Errorf("%s, then off: %+v, %v", what, p, err)
+		}
+	}
+	return refused, accepted
+}
+
+// A limit that must not be, or cannot be, changes nothing, and the error says why.
+func TestPoliceRefused(t *testing.T) {
+	t.Parallel()
+	l := lab.New(t)
+	r := configure(t, l.B)
+	d := begin(t, r)
+	ssh := "192.0.2.9 50000 " + l.B.IPv4.String() + " 22"
+	limit := api.PoliceChange{Interface: l.B.Iface, Netns: l.B.Netns, Rate: "1kpps", SSH: ssh}
+	refused, accepted := limiting(t, d, limit)
 	refused("another interface", "other is not filtered", func(c *api.PoliceChange) { c.Interface, c.Netns = "other", "" })
 	refused("too slow", "not between 100pps", func(c *api.PoliceChange) { c.Rate = "10pps" })
 	refused("no unit", "want bits, bytes or packets", func(c *api.PoliceChange) { c.Rate = "1k/s" })
 	refused("no rate", "invalid rate", func(c *api.PoliceChange) { c.Rate = "much" })
 	refused("the caller's session", "your SSH session from 192.0.2.9 would share 1kpps", func(*api.PoliceChange) {})
 
-	accepted := func(what string, change func(*api.PoliceChange)) {
-		t.Helper()
-		c := limit
-		change(&c)
-		if p, err := d.policing.SetPolice(t.Context(), c); err != nil || p.Override == nil || p.Override.Rate != "1kpps" || p.Unsaved != "" {
-			t.Errorf("%s: %+v, %v", what, p, err)
-		}
-		if p, err := d.policing.SetPolice(t.Context(), api.PoliceChange{Interface: l.B.Iface, Netns: l.B.Netns, Off: true}); err != nil || !p.Changed || p.Override != nil {
-			t.Errorf("%s, then off: %+v, %v", what, p, err)
-		}
-	}
 	accepted("with an end", func(c *api.PoliceChange) { c.For = 600 })
 	accepted("by force", func(c *api.PoliceChange) { c.Force = true })
 	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Allow, Entries: []string{"192.0.2.9"}}); err != nil {
@@ -129,18 +138,7 @@ func TestLimitRefused(t *testing.T) {
 	r.c.Failsafe.Prefixes = []verdict.FailsafePrefix{{Prefix: netip.MustParsePrefix("203.0.113.0/28")}}
 	d := begin(t, r)
 	limit := api.PoliceChange{Source: "192.0.2.0/24", Rate: "100pps", SSH: "192.0.2.9 50000 " + l.B.IPv4.String() + " 22"}
-	refused := func(what, want string, change func(*api.PoliceChange)) {
-		t.Helper()
-		c := limit
-		change(&c)
-		var bad *api.BadRequest
-		if p, err := d.policing.SetPolice(t.Context(), c); !errors.As(err, &bad) || !strings.Contains(err.Error(), want) || p.Override != nil || p.Changed {
-			t.Errorf("%s: %+v, %v", what, p, err)
-		}
-		if s := d.readings.Status(); len(s.Policed) > 0 {
-			t.Errorf("%s: the status has %+v", what, s.Policed)
-		}
-	}
+	refused, accepted := limiting(t, d, limit)
 	refused("host bits", "limit 192.0.2.1 or 192.0.2.0/24", func(c *api.PoliceChange) { c.Source = "192.0.2.1/24" })
 	refused("no source", "neither an address nor a prefix", func(c *api.PoliceChange) { c.Source = "eth0" })
 	refused("no address of a host", "neither an address nor a prefix", func(c *api.PoliceChange) { c.Source = "fe80::1%eth0" })
@@ -149,18 +147,6 @@ func TestLimitRefused(t *testing.T) {
 	refused("the caller's session", "your SSH session from 192.0.2.9 would share 100pps with all else from 192.0.2.0/24, without an end: set one by --ttl", func(*api.PoliceChange) {})
 	refused("a failsafe prefix", "would hold back the failsafe prefix 203.0.113.0/28", func(c *api.PoliceChange) { c.Source, c.For = "203.0.113.0/29", 60 })
 
-	accepted := func(what string, change func(*api.PoliceChange)) {
-		t.Helper()
-		c := limit
-		change(&c)
-		p, err := d.policing.SetPolice(t.Context(), c)
-		if err != nil || p.Override == nil || p.Unsaved != "" {
-			t.Fatalf("%s: %+v, %v", what, p, err)
-		}
-		if p, err := d.policing.SetPolice(t.Context(), api.PoliceChange{Source: p.Override.Source, Off: true}); err != nil || !p.Changed || p.Override != nil {
-			t.Errorf("%s, then off: %+v, %v", what, p, err)
-		}
-	}
 	accepted("with an end", func(c *api.PoliceChange) { c.For = 600 })
 	accepted("by force", func(c *api.PoliceChange) { c.Force = true })
 	accepted("others than the caller", func(c *api.PoliceChange) { c.Source = "192.0.2.128/25" })

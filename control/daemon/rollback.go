@@ -9,31 +9,25 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 
 	"weir/control/config"
 	"weir/control/durable"
 )
 
-// rollbackFile is the name of the rollbackFile below the state directory that is there from
+// rollbackFile is the name of the file below the state directory that is there from
 // a reload that is to be confirmed on, until it is confirmed or another reload
 // succeeds.
 const rollbackFile = "rollback.json"
 
-// rollbackRecord has the contents of that rollbackFile: a configuration that is not to be active without
+// rollbackRecord has the contents of that file: a configuration that is not to be active without
 // a reload, and the one that is active instead after a restart.
 type rollbackRecord struct {
 	Unconfirmed string `json:"unconfirmed_sha256"`
 	Previous    string `json:"previous"`
 }
 
-// rollbackPath returns the path of the rollbackFile, "" where nothing is saved.
-func rollbackPath(c *config.Config) string {
-	if c.StateDir == "" {
-		return ""
-	}
-	return filepath.Join(string(c.StateDir), rollbackFile)
-}
+// rollbackPath returns the path of that file, "" where nothing is saved.
+func rollbackPath(c *config.Config) string { return statePath(c, rollbackFile) }
 
 // configText returns a configuration as YAML, and the text's checksum.
 func configText(c *config.Config) (text, sum string, err error) {
@@ -67,13 +61,7 @@ func saveRollback(previous, next *config.Config) error {
 }
 
 // forgetRollback makes a restart begin with the configuration as it is.
-func forgetRollback(c *config.Config) error {
-	path := rollbackPath(c)
-	if path == "" {
-		return nil
-	}
-	return durable.Remove(path)
-}
+func forgetRollback(c *config.Config) error { return forgetDecisions(rollbackPath(c)) }
 
 // confirmedConfig returns the configuration to start with: c, unless it was active before
 // and was not confirmed. Then it is the previous one.

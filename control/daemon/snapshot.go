@@ -351,10 +351,7 @@ func (d *Daemon) note() {
 		Generation: d.active.number, MapBytes: m.KernelBytes, Predicted: m.FalsePositiveRate,
 		Unsaved: d.upkeep.unsaved.Load() != nil, Loads: r.loads, Updates: r.updates, Reloads: r.reloads, Config: &config,
 	}
-	for _, o := range d.policing.enforced {
-		if o.Source != "" { // of which there may be many
-			continue
-		}
+	for _, o := range ofInterfaces(d.policing.enforced) { // of sources there may be many
 		var rate quantity.Rate
 		_ = rate.UnmarshalText([]byte(o.Rate)) // as it was checked
 		limit := metrics.Policed{Interface: o.Interface, Netns: o.Netns, Rate: rate.PerSecond(), Bytes: rate.Unit != quantity.Packets}

@@ -507,7 +507,7 @@ func (f *Feed) receive(w *listfile.Work, s *source, b *body, to io.Writer) (*con
 	left, textLeft := int64(s.MaxBytes), int64(s.MaxBytes)
 	c := &contents{}
 	var all list.Entries
-	has := Memory()
+	has := memory()
 	most := s.maxEntries(f.Format.Kind, has)
 	w.Bound(s.maxWide(), int(has/bytesPerEntry))
 	c.Source, c.Read, c.validator = s.name, time.Now(), b.validator

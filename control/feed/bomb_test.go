@@ -204,7 +204,7 @@ func readBomb(from, format string) {
 
 // The default grows with memory, and is bounded for what others write.
 func TestDefaultMaxEntries(t *testing.T) {
-	if m := Memory(); m < 64<<20 || m > 1<<50 {
+	if m := memory(); m < 64<<20 || m > 1<<50 {
 		t.Errorf("%d bytes of memory", m)
 	}
 	const memoryLimit = 512 << 20

@@ -105,7 +105,7 @@ func (s *source) stream(ctx context.Context, w *listfile.Work, by *clock.Clock) 
 	}
 	left := int64(s.MaxBytes)
 	shift := w.Begin()
-	next, deleted, bad, err := before.update(&input{r: a, left: &left, to: io.Discard, work: w, shift: shift}, s.maxEntries(CrowdSec, Memory()), time.Now())
+	next, deleted, bad, err := before.update(&input{r: a, left: &left, to: io.Discard, work: w, shift: shift}, s.maxEntries(CrowdSec, memory()), time.Now())
 	shift.End()
 	switch {
 	case w.Err() != nil:

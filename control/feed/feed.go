@@ -65,7 +65,7 @@ type Config struct {
 
 	Version string // of weir, for the User-Agent of requests
 
-	Clock *clock.Clock // by which decisions of CrowdSec are saved; nil: the wall clock
+	Clock *clock.Clock // dates saved decisions of CrowdSec; nil: the wall clock
 
 	// Refuse, unless it is nil, returns why a source's entries must not become
 	// active, nil if they may. An operator may have accepted whatever they cover. It

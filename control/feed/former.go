@@ -82,7 +82,7 @@ func (f *Feed) loadFormer(ctx context.Context, s *source) error {
 		return err
 	}
 	all, _, err := listfile.Parse(old.file.Name(), old.text(), listfile.Options{
-		MaxBad: -1, MaxEntries: Source{}.maxEntries(Plain, Memory()), Work: listfile.NewWork(ctx, 0),
+		MaxBad: -1, MaxEntries: Source{}.maxEntries(Plain, memory()), Work: listfile.NewWork(ctx, 0),
 	})
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 
@@ -47,9 +48,18 @@ func (s Source) maxWide() int {
 	return 3 << 19
 }
 
-// Memory returns the bytes of memory that this process may use: those of the host, or
+// BoundHeap has garbage collected more often near the limit of this process's memory, of which
+// the kernel's maps, files and a service's MemoryMax leave a part, unless GOMEMLIMIT says when. Without
+// memory, it would be killed, or stand still.
+func BoundHeap() {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memory() / 10 * 6)
+	}
+}
+
+// memory returns the bytes of memory that this process may use: those of the host, or
 // the limit of its control group or of one above it.
-func Memory() int64 {
+func memory() int64 {
 	most := int64(math.MaxInt64)
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {

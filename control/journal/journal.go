@@ -104,7 +104,7 @@ type Journal struct {
 	entries entries
 }
 
-// Clock returns the clock by which the journal has steady times.
+// Clock returns the clock of the journal's steady times.
 func (j *Journal) Clock() *clock.Clock { return j.clock }
 
 // Open reads or creates the journal at path. It returns [ErrLocked] or

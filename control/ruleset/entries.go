@@ -44,7 +44,7 @@ type pageCursor struct {
 	key  key.Key
 }
 
-// text returns the form of the pageCursor that clients give back.
+// text returns the form of the cursor that clients give back.
 func (c pageCursor) text() string {
 	return base64.RawURLEncoding.EncodeToString(c.key.Append([]byte(c.list + "\x00")))
 }

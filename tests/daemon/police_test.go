@@ -47,6 +47,14 @@ func (h *host) burst(n int) (arrived int, took time.Duration) {
 	}
 }
 
+// allArrive sends the packets of a burst, all of which must arrive.
+func (h *host) allArrive(when string, packets int) {
+	h.t.Helper()
+	if n, _ := h.burst(packets); n != packets {
+		h.t.Fatalf("%s: %d packets came of %d", when, n, packets)
+	}
+}
+
 // The rate of an interface that a command has limited holds where the packets arrive: after kill -9
 // without a daemon, with the next one, after a reload, an upgrade and a change of the lists; and it
 // ends, by itself and by a command.
@@ -66,12 +74,7 @@ func TestPoliceByCommand(t *testing.T) {
 			return n < packets
 		})
 	}
-	unlimited := func(when string) {
-		t.Helper()
-		if n, _ := h.burst(packets); n != packets {
-			t.Fatalf("%s: %d packets came of %d", when, n, packets)
-		}
-	}
+	unlimited := func(when string) { t.Helper(); h.allArrive(when, packets) }
 	police := func(args ...string) string {
 		t.Helper()
 		return h.succeeds("", append([]string{"police", h.B.Iface, "--netns", h.B.Netns}, args...)...)
@@ -167,12 +170,7 @@ func TestLimitByCommand(t *testing.T) {
 			t.Fatalf("%s: %d packets came in %v, want at most %.0f", when, n, took, most)
 		}
 	}
-	unlimited := func(when string) {
-		t.Helper()
-		if n, _ := h.burst(packets); n != packets {
-			t.Fatalf("%s: %d packets came of %d", when, n, packets)
-		}
-	}
+	unlimited := func(when string) { t.Helper(); h.allArrive(when, packets) }
 	limit := func(args ...string) string {
 		t.Helper()
 		return h.succeeds("", append([]string{"limit"}, args...)...)

@@ -72,7 +72,7 @@ func (b *bench) replace(ctx context.Context, f fault, text string) (map[string]s
 	return b.compile(ctx, f, text)
 }
 
-// directive is a line by which go generate compiles C, in a shell or not.
+// directive matches a go:generate line that compiles C, in a shell or not.
 var directive = regexp.MustCompile(`(?m)^//go:generate (?:sh -c ")?go tool bpf2go (.*?)"?$`)
 
 // cSource is a source of a program in such a line.

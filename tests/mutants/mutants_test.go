@@ -57,7 +57,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// The lines by which go generate compiles C are known, so that faults in C are compiled.
+// directive matches each go:generate line that compiles C: others would leave faults untried.
 func TestDirectives(t *testing.T) {
 	text, err := os.ReadFile("../../bpf/bpf.go")
 	if err != nil {

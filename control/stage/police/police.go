@@ -2,6 +2,7 @@
 package police
 
 import (
+	"fmt"
 	"time"
 
 	"weir/control/quantity"
@@ -36,21 +37,35 @@ func (p *Spec) SetDefaults() {
 	p.Key, p.Depth, p.Rehash = "flow", quantity.Duration(20*time.Millisecond), quantity.Duration(time.Minute)
 }
 
+// bounds are the least and the largest rate of limits, in packets and in bytes a second.
+type bounds struct {
+	packets, bytes [2]float64
+	example        string
+}
+
+var ofInterfaces = bounds{[2]float64{sfb.MinPacketRate, sfb.MaxPacketRate}, [2]float64{sfb.MinByteRate, sfb.MaxByteRate}, "950Mbit/s or 100kpps"}
+
+// check returns why a limit cannot have a rate.
+func (b *bounds) check(r quantity.Rate) error {
+	within, unit, shown := b.bytes, quantity.Bits, 8.0
+	if r.Unit == quantity.Packets {
+		within, unit, shown = b.packets, quantity.Packets, 1
+	}
+	switch {
+	case r.Unit == quantity.AnyUnit:
+		return fmt.Errorf("%v: want bits, bytes or packets, as in %s", r, b.example)
+	case r.PerSecond() < within[0] || r.PerSecond() > within[1]:
+		return fmt.Errorf("%v is not between %v and %v", r, quantity.Rate{Value: shown * within[0], Unit: unit}, quantity.Rate{Value: shown * within[1], Unit: unit})
+	}
+	return nil
+}
+
 // Check returns what is wrong with the section.
 func (p Spec) Check() (errs quantity.FieldErrors) {
 	if p == (Spec{}) {
 		return nil
 	}
-	least, most := quantity.Rate{Value: 8 * sfb.MinByteRate, Unit: quantity.Bits}, quantity.Rate{Value: 8 * sfb.MaxByteRate, Unit: quantity.Bits}
-	if p.Rate.Unit == quantity.Packets {
-		least, most = quantity.Rate{Value: sfb.MinPacketRate, Unit: quantity.Packets}, quantity.Rate{Value: sfb.MaxPacketRate, Unit: quantity.Packets}
-	}
-	switch r := p.Rate; {
-	case r.Unit == quantity.AnyUnit:
-		errs.Failf("rate", "%v: want bits, bytes or packets, as in 950Mbit/s or 100kpps", r)
-	case r.PerSecond() < least.PerSecond() || r.PerSecond() > most.PerSecond():
-		errs.Failf("rate", "%v is not between %v and %v", r, least, most)
-	}
+	errs.Add("rate", ofInterfaces.check(p.Rate))
 	quantity.Between(&errs, "depth", p.Depth, quantity.Duration(sfb.MinDepth), quantity.Duration(sfb.MaxDepth))
 	quantity.Between(&errs, "rehash", p.Rehash, quantity.Duration(sfb.MinLifetime), quantity.Duration(24*time.Hour))
 	return errs

@@ -19,11 +19,8 @@ import (
 	"weir/loader/netif"
 )
 
-// The least rates to which sources are limited.
-const (
-	leastPackets = 1     // a second
-	leastBytes   = 1_000 // a second: 8kbit/s
-)
+// From 1pps, or 8kbit/s, on.
+var ofSources = bounds{[2]float64{1, penalty.MaxRate}, [2]float64{1000, penalty.MaxRate}, "1Mbit/s or 100pps"}
 
 // Source is a limit of a source, or of a network of them, over all interfaces.
 type Source struct {
@@ -33,19 +30,7 @@ type Source struct {
 }
 
 // CheckSource returns why sources cannot be limited to a rate.
-func CheckSource(r quantity.Rate) error {
-	least := quantity.Rate{Value: 8 * leastBytes, Unit: quantity.Bits}
-	if r.Unit == quantity.Packets {
-		least = quantity.Rate{Value: leastPackets, Unit: quantity.Packets}
-	}
-	switch {
-	case r.Unit == quantity.AnyUnit:
-		return fmt.Errorf("%v: want bits, bytes or packets, as in 1Mbit/s or 100pps", r)
-	case r.PerSecond() < least.PerSecond() || r.PerSecond() > penalty.MaxRate:
-		return fmt.Errorf("%v is not between %v and %v", r, least, quantity.Rate{Value: penalty.MaxRate, Unit: quantity.Packets})
-	}
-	return nil
-}
+func CheckSource(r quantity.Rate) error { return ofSources.check(r) }
 
 // limit returns the limit as programs have it. What is sent in a tenth of a second may arrive at
 // once, and at least ten packets, or a long one.
