@@ -266,7 +266,7 @@ func start(t *testing.T) *setup {
 	t.Helper()
 	d := &daemon{changed: api.Changed{Added: 1}}
 	s := &setup{t: t, daemon: d, Console: New(d, "127.0.0.1:9479", false, "v1")}
-	d.console, s.clock, d.began = s.Console, time.Now(), time.Now()
+	d.console, s.clock, d.began = s.Console, time.Now().Round(0), time.Now()
 	s.sessions.now = func() time.Time { s.mu.Lock(); defer s.mu.Unlock(); return s.clock }
 	s.server = httptest.NewServer(s.Console)
 	s.Console.url = s.server.URL
