@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/attach/inventory"
+	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/daemon"
 	"weir/control/demo"
@@ -43,7 +43,7 @@ type demoFilter struct {
 }
 
 // Describe implements [demo.Filter].
-func (f *demoFilter) Describe(ctx context.Context) (m inventory.Metadata, err error) {
+func (f *demoFilter) Describe(ctx context.Context) (m attach.Metadata, err error) {
 	err = f.api.Do(ctx, func() error { m = f.daemon.Metadata(); return nil })
 	return m, err
 }

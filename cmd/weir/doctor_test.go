@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"weir/control/attach/inventory"
+	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/doctor"
 )
@@ -82,7 +82,7 @@ func TestDoctorAdvises(t *testing.T) {
 
 func TestDoctorStateDir(t *testing.T) {
 	of := func(dir string, running bool) *status {
-		return &status{Attachments: []inventory.Status{{Running: running, Metadata: inventory.Metadata{StateDir: dir}}}}
+		return &status{Attachments: []attach.Status{{Running: running, Metadata: attach.Metadata{StateDir: dir}}}}
 	}
 	unknown := doctor.Subject{StateDir: "/var/lib/weir"}
 	found := doctor.Subject{StateDir: "/srv/weir", Config: config.Default()}

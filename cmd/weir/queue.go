@@ -15,7 +15,6 @@ import (
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/attach"
-	"weir/control/attach/inventory"
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/queue"
@@ -65,7 +64,7 @@ func wait(socket string, change api.Change, given time.Time) error {
 
 // noteDetached leaves a note for the audit of each daemon whose program was detached, and
 // which may have ended. before are the interfaces as they were.
-func noteDetached(pins attach.Pins, before []inventory.Status, detached []attach.Interface) error {
+func noteDetached(pins attach.Pins, before []attach.Status, detached []attach.Interface) error {
 	byState := make(map[string][]string)
 	for _, a := range before {
 		if t := a.Interface(); a.StateDir != "" && slices.Contains(detached, t) {

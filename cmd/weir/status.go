@@ -23,7 +23,6 @@ import (
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/attach"
-	"weir/control/attach/inventory"
 	"weir/control/doctor"
 	"weir/control/queue"
 )
@@ -31,10 +30,10 @@ import (
 // status is the output of `weir status`: the daemon's answer, and the metadata in
 // the kernel, which is there also when no daemon runs.
 type status struct {
-	Filtered    bool               `json:"filtered"` // everything, as configured; without a daemon: as it was attached
-	Daemon      *api.Status        `json:"daemon"`   // nil: none answers
-	Pins        attach.Pins        `json:"pins"`     // the directory where Attachments were looked for
-	Attachments []inventory.Status `json:"attachments"`
+	Filtered    bool            `json:"filtered"` // everything, as configured; without a daemon: as it was attached
+	Daemon      *api.Status     `json:"daemon"`   // nil: none answers
+	Pins        attach.Pins     `json:"pins"`     // the directory where Attachments were looked for
+	Attachments []attach.Status `json:"attachments"`
 
 	Starting *api.Starting `json:"starting,omitempty"` // the daemon, which cannot answer yet
 	Queued   int           `json:"queued,omitempty"`   // changes that wait for the daemon
@@ -129,7 +128,7 @@ of the host.`,
 // another daemon's answer is left out then. It returns what it could read
 // together with an error.
 func readStatus(ctx context.Context, socket string, pins attach.Pins, chosen bool) (status, error) {
-	s := status{Attachments: []inventory.Status{}}
+	s := status{Attachments: []attach.Status{}}
 	of := client.Dial(socket)
 	d, unanswered := of.Status(ctx)
 	switch {
@@ -142,7 +141,7 @@ func readStatus(ctx context.Context, socket string, pins attach.Pins, chosen boo
 		}
 	}
 	s.Pins = pins
-	all, err := inventory.ReadStatus(pins)
+	all, err := attach.ReadStatus(pins)
 	switch {
 	case s.Daemon == nil:
 	case errors.Is(err, fs.ErrPermission):
@@ -177,7 +176,7 @@ func (s *status) only(name string) error {
 		}
 		return iface == name
 	}
-	s.Attachments = slices.DeleteFunc(s.Attachments, func(a inventory.Status) bool { return !is(a.Interface().Iface) })
+	s.Attachments = slices.DeleteFunc(s.Attachments, func(a attach.Status) bool { return !is(a.Interface().Iface) })
 	s.Filtered = len(s.Attachments) > 0
 	found := s.Filtered
 	if d := s.Daemon; d != nil {
@@ -292,7 +291,7 @@ func isElsewhere(pid int) bool {
 
 // running returns the index of an attachment whose daemon runs, -1 if there is none.
 func (s *status) running() int {
-	return slices.IndexFunc(s.Attachments, func(a inventory.Status) bool { return a.Running })
+	return slices.IndexFunc(s.Attachments, func(a attach.Status) bool { return a.Running })
 }
 
 // print prints the interfaces that the daemon names, then those it does not.
@@ -310,7 +309,7 @@ func (s *status) print(w io.Writer, verbose bool) {
 			separate()
 			t := attach.Interface{Netns: i.Netns, Iface: i.Interface, Out: i.Direction == "out"}
 			shown = append(shown, t)
-			at := slices.IndexFunc(s.Attachments, func(a inventory.Status) bool { return a.Interface() == t })
+			at := slices.IndexFunc(s.Attachments, func(a attach.Status) bool { return a.Interface() == t })
 			if i.State == api.Filtered && at >= 0 {
 				printInterface(w, s.Attachments[at], penaltiesOf(s.Daemon, i), verbose)
 				continue
@@ -578,7 +577,7 @@ func hookName(hook string) string {
 }
 
 // pathRow shows which way packets take through the program, and why.
-func pathRow(i inventory.Status, row func(name, format string, args ...any)) {
+func pathRow(i attach.Status, row func(name, format string, args ...any)) {
 	if len(i.GeneralPath) == 0 {
 		row("path", "lean for plain IPv4 packets, general for others")
 		return
@@ -587,7 +586,7 @@ func pathRow(i inventory.Status, row func(name, format string, args ...any)) {
 }
 
 // failsafeRow shows what always passes.
-func failsafeRow(i inventory.Status, row func(name, format string, args ...any)) {
+func failsafeRow(i attach.Status, row func(name, format string, args ...any)) {
 	always := slices.Concat(i.FailsafePorts, i.FailsafePrefixes)
 	for _, kind := range i.FailsafeICMP {
 		always = append(always, "ICMP "+kind)
@@ -598,7 +597,7 @@ func failsafeRow(i inventory.Status, row func(name, format string, args ...any))
 }
 
 // orderRow shows the programs at TC or of a dispatcher, where there are others, in their order.
-func orderRow(i inventory.Status, row func(name, format string, args ...any)) {
+func orderRow(i attach.Status, row func(name, format string, args ...any)) {
 	if len(i.Order) < 2 {
 		return
 	}
@@ -610,7 +609,7 @@ func orderRow(i inventory.Status, row func(name, format string, args ...any)) {
 }
 
 // etherTypeRows shows which protocols the frames have that are not IP.
-func etherTypeRows(i inventory.Status, verbose bool, row func(name, format string, args ...any)) {
+func etherTypeRows(i attach.Status, verbose bool, row func(name, format string, args ...any)) {
 	if !verbose {
 		return
 	}
@@ -624,7 +623,7 @@ func etherTypeRows(i inventory.Status, verbose bool, row func(name, format strin
 }
 
 // structureRows shows what the lists consist of in the kernel.
-func structureRows(i inventory.Status, row func(name, format string, args ...any)) {
+func structureRows(i attach.Status, row func(name, format string, args ...any)) {
 	for _, s := range i.BlockStructures {
 		row("  block", "%s, %s", humanize.IBytes(uint64(s.Bytes)), s.Name)
 	}
@@ -655,7 +654,7 @@ func penaltyRow(penalties string, row func(name, format string, args ...any)) {
 	}
 }
 
-func printInterface(w io.Writer, i inventory.Status, penalties string, verbose bool) {
+func printInterface(w io.Writer, i attach.Status, penalties string, verbose bool) {
 	name := i.Interface()
 	switch {
 	case i.Severed && i.Running:
@@ -718,7 +717,7 @@ func printInterface(w io.Writer, i inventory.Status, penalties string, verbose b
 	}
 	reasons(true)
 	if i.Total.Packets > i.Dropped.Packets {
-		passed := inventory.Count{Packets: i.Total.Packets - i.Dropped.Packets, Bytes: i.Total.Bytes - min(i.Total.Bytes, i.Dropped.Bytes)}
+		passed := attach.Count{Packets: i.Total.Packets - i.Dropped.Packets, Bytes: i.Total.Bytes - min(i.Total.Bytes, i.Dropped.Bytes)}
 		row("passed", "%s", counted(passed))
 	}
 	reasons(false)
@@ -732,13 +731,13 @@ func printInterface(w io.Writer, i inventory.Status, penalties string, verbose b
 const maxListRows = 50
 
 // listRows shows the lists: of many, those with the most packets.
-func listRows(i inventory.Status, verbose bool, row func(name, format string, args ...any)) {
+func listRows(i attach.Status, verbose bool, row func(name, format string, args ...any)) {
 	type shown struct {
 		name, text string
 		packets    uint64
 	}
 	var all []shown
-	lists := make(map[string]inventory.List, len(i.Lists))
+	lists := make(map[string]attach.List, len(i.Lists))
 	for _, l := range i.Lists {
 		if lists[l.Name] = l; l.Allow {
 			all = append(all, shown{"allow " + l.Name, entries(l), 0})
@@ -771,7 +770,7 @@ func listRows(i inventory.Status, verbose bool, row func(name, format string, ar
 }
 
 // entries says how many a list has, and where they come from if that is a file.
-func entries(l inventory.List) string {
+func entries(l attach.List) string {
 	text := plural(l.Entries, "entry", "entries")
 	if l.Source != "" {
 		text += ", " + l.Source
@@ -779,7 +778,7 @@ func entries(l inventory.List) string {
 	return text
 }
 
-func counted(c inventory.Count) string {
+func counted(c attach.Count) string {
 	return c.String()
 }
 
@@ -821,16 +820,16 @@ still runs, and how to stop it.`,
 			return usageError{fmt.Errorf("--netns goes with --iface: name the interfaces in that namespace")}
 		}
 		detached := []attach.Interface{}
-		before, _ := inventory.ReadStatus(pins) // what cannot be read cannot be detached, which fails below
+		before, _ := attach.ReadStatus(pins) // what cannot be read cannot be detached, which fails below
 		var err error
 		switch {
 		case *all:
-			detached, err = inventory.DetachAll(pins)
+			detached, err = attach.DetachAll(pins)
 		case len(ifaces) == 0:
-			detached, err = inventory.DetachOnly(pins)
+			detached, err = attach.DetachOnly(pins)
 		default:
 			for _, t := range targets(ifaces, netns) {
-				if bad := inventory.Detach(pins, t); bad != nil {
+				if bad := attach.Detach(pins, t); bad != nil {
 					err = cmp.Or(err, bad)
 					continue
 				}
@@ -864,7 +863,7 @@ const endsWithin = 2 * time.Second
 
 // daemonsOf returns the processes that filtered on interfaces, and whether they
 // still run.
-func daemonsOf(before []inventory.Status, detached []attach.Interface) []daemonOf {
+func daemonsOf(before []attach.Status, detached []attach.Interface) []daemonOf {
 	all, ended := []daemonOf{}, []daemonOf{}
 	for _, a := range before {
 		known := func(d daemonOf) bool { return d.PID == a.PID }
@@ -873,7 +872,7 @@ func daemonsOf(before []inventory.Status, detached []attach.Interface) []daemonO
 		}
 		switch {
 		case a.Running:
-			all = append(all, daemonOf{PID: a.PID, Service: inventory.ServiceOf(a.PID), Running: true})
+			all = append(all, daemonOf{PID: a.PID, Service: attach.ServiceOf(a.PID), Running: true})
 		case a.Service != "" && restarts(a.Service):
 			ended = append(ended, daemonOf{PID: a.PID, Service: a.Service, Returns: true})
 		}
@@ -883,7 +882,7 @@ func daemonsOf(before []inventory.Status, detached []attach.Interface) []daemonO
 	for deadline := time.Now().Add(endsWithin); ; <-look.C {
 		left := false
 		for i := range all {
-			all[i].Running = inventory.Alive(all[i].PID)
+			all[i].Running = attach.Alive(all[i].PID)
 			left = left || all[i].Running
 		}
 		if !left || time.Now().After(deadline) {

@@ -12,7 +12,6 @@ import (
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/attach"
-	"weir/control/attach/inventory"
 	"weir/control/stage/first"
 	"weir/control/stage/inner"
 	"weir/control/stage/police"
@@ -124,13 +123,13 @@ func TestStatusOfDaemon(t *testing.T) {
 
 // What the lists consist of is shown where it is asked for.
 func TestStatusVerbose(t *testing.T) {
-	var i inventory.Status
+	var i attach.Status
 	i.PID = 7
 	if err := json.Unmarshal([]byte(`[{"name": "quotient table", "bytes": 4096}]`), &i.BlockStructures); err != nil {
 		t.Fatal(err)
 	}
 	i.GeneralPath = []string{"loops are detected", "multicast is forwarded"}
-	i.NotIP = []inventory.EtherTypeCount{{EtherType: "0x88e7", Name: "provider backbone bridge", Count: inventory.Count{Packets: 3, Bytes: 300}}, {EtherType: "other"}}
+	i.NotIP = []attach.EtherTypeCount{{EtherType: "0x88e7", Name: "provider backbone bridge", Count: attach.Count{Packets: 3, Bytes: 300}}, {EtherType: "other"}}
 	if err := json.Unmarshal([]byte(`[{"id": 5, "name": "before"}, {"id": 6, "weir": true}, {"id": 7}]`), &i.Order); err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +167,7 @@ func TestStatusVerbose(t *testing.T) {
 
 // How many flows are new is shown, and when the memory does not suffice.
 func TestStatusNewFlows(t *testing.T) {
-	var i inventory.Status
+	var i attach.Status
 	i.FirstSeen = &first.About{Key: "flow", Window: 10, Lines: 2048, Events: 100}
 	i.NewFlows = &first.State{
 		Flows: 56789, WindowFlows: 1234, Window: 10.04, ByImportance: []first.ByImportance{{Importance: 1, Flows: 56000, Events: 12, Suppressed: 3456}, {Importance: 7, Flows: 789, Events: 5}},
@@ -192,7 +191,7 @@ func TestStatusNewFlows(t *testing.T) {
 
 // How many flows a filter forgets that has false negatives is said plainly.
 func TestStatusForgottenFlows(t *testing.T) {
-	var i inventory.Status
+	var i attach.Status
 	i.FirstSeen = &first.About{Key: "flow", Window: 10, Lines: 2048}
 	if err := i.FirstSeen.Filter.UnmarshalText([]byte("ibf-mc")); err != nil {
 		t.Fatal(err)
@@ -209,10 +208,10 @@ func TestStatusForgottenFlows(t *testing.T) {
 
 // What policing does is shown, and when it has given up penalising.
 func TestStatusPoliced(t *testing.T) {
-	var i inventory.Status
+	var i attach.Status
 	i.Police = &police.About{Limit: "100Mbit/s by flow", Controller: "fair"}
 	i.Policed = &police.State{
-		Outcomes: map[string]inventory.Count{"passed": {Packets: 100}, "boxed": {Packets: 1234, Bytes: 5}}, FairRate: 1.25e6, BoxedShare: 0.004,
+		Outcomes: map[string]attach.Count{"passed": {Packets: 100}, "boxed": {Packets: 1234, Bytes: 5}}, FairRate: 1.25e6, BoxedShare: 0.004,
 	}
 	for _, suspended := range []bool{false, true} {
 		i.Policed.Suspended = suspended
@@ -233,7 +232,7 @@ func TestDetachedBeforeRestart(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
 	in := attach.Interface{Iface: "eth0"}
-	before := []inventory.Status{{Name: "eth0", Direction: "in", Metadata: inventory.Metadata{PID: 1 << 30, Service: "weir.service"}}}
+	before := []attach.Status{{Name: "eth0", Direction: "in", Metadata: attach.Metadata{PID: 1 << 30, Service: "weir.service"}}}
 	for state, want := range map[string]string{
 		"activating": "weir (PID 1073741824) had ended, but systemd starts weir.service again, which then filters: " +
 			"`systemctl stop weir.service` stops it; it starts again at boot, unless you `systemctl disable weir.service`",
@@ -282,7 +281,7 @@ func TestStatusMissed(t *testing.T) {
 		{"starts", starting, false, true, false, true},
 		{"starts, with pins", starting, true, true, false, false},
 	} {
-		s := status{Attachments: []inventory.Status{{Running: c.running}}}
+		s := status{Attachments: []attach.Status{{Running: c.running}}}
 		s.missed(c.err, c.chosen)
 		if (s.unanswered != nil) != c.unanswered || (s.Starting != nil) != c.starting {
 			t.Errorf("%s: %v, %+v", c.name, s.unanswered, s.Starting)
@@ -300,7 +299,7 @@ func TestStatusAge(t *testing.T) {
 		{-24 * time.Hour, "(the clock was ahead then)"},
 	} {
 		var b strings.Builder
-		printInterface(&b, inventory.Status{Metadata: inventory.Metadata{PID: 1, Since: time.Now().Add(-c.since)}}, "", false)
+		printInterface(&b, attach.Status{Metadata: attach.Metadata{PID: 1, Since: time.Now().Add(-c.since)}}, "", false)
 		if !strings.Contains(b.String(), c.want) {
 			t.Errorf("without %q:\n%s", c.want, b.String())
 		}
@@ -351,7 +350,7 @@ func TestStatusOfInterface(t *testing.T) {
 	}
 
 	// Without a daemon, the kernel alone says what it filters.
-	s = status{Daemonless: "process 7 has ended", Attachments: []inventory.Status{{Name: "eth0", Total: inventory.Count{Packets: 250}, Dropped: inventory.Count{Packets: 17}}, {Name: "eth1", Severed: true}}}
+	s = status{Daemonless: "process 7 has ended", Attachments: []attach.Status{{Name: "eth0", Total: attach.Count{Packets: 250}, Dropped: attach.Count{Packets: 17}}, {Name: "eth1", Severed: true}}}
 	s.Attachments[0].Entries, s.Attachments[0].Monitor = 3, true
 	if got, want := s.line(), "weir: NO DAEMON, MONITOR ONLY, eth1 DETACHED, filters 1 interface by 3 entries, 17 of 250 packets dropped"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -360,7 +359,7 @@ func TestStatusOfInterface(t *testing.T) {
 
 // The memory of the lists is shown by what they do.
 func TestStructureRows(t *testing.T) {
-	var i inventory.Status
+	var i attach.Status
 	if err := json.Unmarshal([]byte(`{"block_structures": [{"name": "a cascade", "bytes": 1024}, {"name": "a table", "bytes": 2048}],
 		"allow_structures": [{"name": "another", "bytes": 3072}]}`), &i.Metadata); err != nil {
 		t.Fatal(err)

@@ -11,7 +11,6 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
-	"weir/control/attach/inventory"
 	"weir/loader/hooks"
 	"weir/loader/netif"
 	"weir/tests/lab"
@@ -87,7 +86,7 @@ func TestStartWithoutOne(t *testing.T) {
 	}
 	check(map[string]Condition{loopback: Filtered, "absent0": Absent, l.B.Iface: Filtered})
 
-	if err := inventory.Detach(c.Pins, on(loopback).Target); err != nil {
+	if err := Detach(c.Pins, on(loopback).Target); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.Follow(); err != nil {

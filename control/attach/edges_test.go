@@ -11,7 +11,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"weir/bpf" //nolint:depguard // the places of constants, for a test only
-	"weir/control/attach/inventory"
 	"weir/control/engine"
 	"weir/control/stage/loop"
 	"weir/filter/icarus"
@@ -41,7 +40,7 @@ func edgesAt(t *testing.T, i *managedInterface) (own bool, edges []uint32) {
 }
 
 // buildNode returns an engine with these edges of a loop domain.
-func buildNode(t *testing.T, edges ...string) (*engine.Generation, inventory.Metadata) {
+func buildNode(t *testing.T, edges ...string) (*engine.Generation, Metadata) {
 	t.Helper()
 	n, err := icarus.NewNode(1, 0, icarus.Key{}, icarus.Geometry{Size: 64, K: 5, Confirm: 1})
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"weir/control/attach/inventory"
 	"weir/control/engine"
 	"weir/loader"
 	"weir/loader/hooks"
@@ -334,7 +333,7 @@ func (h *hotplug) expect(all []*ahead) {
 }
 
 // refill preloads the programs that are wanted, of the current engine.
-func (h *hotplug) refill(e *engine.Generation, m inventory.Metadata) error {
+func (h *hotplug) refill(e *engine.Generation, m Metadata) error {
 	h.mu.Lock()
 	wanted, like := h.wanted()
 	missing := maps.Clone(wanted)
@@ -369,7 +368,7 @@ func (h *hotplug) refill(e *engine.Generation, m inventory.Metadata) error {
 	return err
 }
 
-func preload(e *engine.Generation, k kind, t netif.Target, m inventory.Metadata) (_ *preloaded, err error) {
+func preload(e *engine.Generation, k kind, t netif.Target, m Metadata) (_ *preloaded, err error) {
 	p := &preloaded{kind: k, engine: e}
 	if p.metadata, err = m.At(t).Encode(); err != nil {
 		return nil, err

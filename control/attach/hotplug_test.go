@@ -17,7 +17,6 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"weir/control/attach/inventory"
 	"weir/control/engine"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -155,7 +154,7 @@ func with(name string, fn func(netlink.Link) error) func() error {
 
 func pinned(t *testing.T, c Config) (names []string) {
 	t.Helper()
-	all, err := inventory.ReadStatus(c.Pins)
+	all, err := ReadStatus(c.Pins)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +250,7 @@ func TestPreloaded(t *testing.T) {
 func (m *Manager) leave(t *testing.T) {
 	t.Helper()
 	for _, h := range m.interfaces {
-		d, err := inventory.MetadataOf(h.Attachment)
+		d, err := MetadataOf(h.Attachment)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -341,7 +340,7 @@ func TestBusy(t *testing.T) {
 	}
 	done()
 	f.until("it is filtered for good", f.filtering(l.B.Iface, "wan1"))
-	all, err := inventory.ReadStatus(c.Pins)
+	all, err := ReadStatus(c.Pins)
 	if err != nil || len(all) != 2 {
 		t.Fatalf("%+v, %v", all, err)
 	}
@@ -574,7 +573,7 @@ func TestNamesHaveRules(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { g.Close() })
-			d := inventory.Describe(g, engine.Config{}, []inventory.List{{Name: "here", Entries: 1}})
+			d := Describe(g, engine.Config{}, []List{{Name: "here", Entries: 1}})
 			m := NewManager(conf)
 			if err := m.Start(g, d, targets); err != nil {
 				t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"time"
 
-	"weir/control/attach/inventory"
 	"weir/control/engine"
 	"weir/loader"
 	"weir/loader/hooks"
@@ -60,8 +59,8 @@ func (i *managedInterface) updateIndex() {
 }
 
 // describe updates the metadata at the attachment.
-func (i *managedInterface) describe(m inventory.Metadata) error {
-	old, err := inventory.MetadataOf(i.Attachment)
+func (i *managedInterface) describe(m Metadata) error {
+	old, err := MetadataOf(i.Attachment)
 	if err != nil {
 		return err
 	}
@@ -136,7 +135,7 @@ const retryInterval = 2 * time.Second
 // predecessor is the program that filters on an interface when a manager finds it.
 type predecessor struct {
 	*loader.Attachment // nil: there is none
-	inventory.Metadata
+	Metadata
 	err error // why the metadata could not be read
 }
 

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"weir/control/attach/inventory"
 	"weir/control/engine"
 	"weir/filter/hash"
 	"weir/loader"
@@ -49,7 +48,7 @@ type Manager struct {
 	Config
 	targets     []Target
 	engine      *engine.Generation
-	metadata    inventory.Metadata
+	metadata    Metadata
 	interfaces  []*managedInterface
 	found       map[netif.Target]*loader.Attachment // of Find: what they hold outlives its pins until Start is through
 	ahead       []*ahead                            // programs for interfaces that Follow is to begin with
@@ -181,7 +180,7 @@ func (m *Manager) Filter(targets []Target) (*loader.Filter, error) {
 // Start fails, and attaches to none, if it is required, an old program filters
 // there, or no interface can be filtered. An interface that has gone since Find is waited for, unless a
 // target that is required names it.
-func (m *Manager) Start(e *engine.Generation, d inventory.Metadata, targets []Target) error {
+func (m *Manager) Start(e *engine.Generation, d Metadata, targets []Target) error {
 	found, err := expand(targets)
 	if err != nil {
 		return err
@@ -298,8 +297,8 @@ func (m *Manager) find(t netif.Target) (p predecessor, err error) {
 		return p, a.Close() // it filters no more
 	}
 	p.Attachment = a
-	if p.Metadata, p.err = inventory.MetadataOf(a); p.err != nil {
-		p.Metadata = inventory.Metadata{} // not half of it
+	if p.Metadata, p.err = MetadataOf(a); p.err != nil {
+		p.Metadata = Metadata{} // not half of it
 	}
 	if p.OfOther() && !m.Takeover {
 		a.Close()
@@ -540,11 +539,11 @@ func (m *Manager) Stats(out bool) []*loader.Stats {
 }
 
 // Metadata describes the engine that filters.
-func (m *Manager) Metadata() inventory.Metadata { return m.metadata }
+func (m *Manager) Metadata() Metadata { return m.metadata }
 
 // describe updates the metadata at an interface, unless that is not this manager's any more,
 // as Follow will find.
-func (m *Manager) describe(i *managedInterface, d inventory.Metadata) error {
+func (m *Manager) describe(i *managedInterface, d Metadata) error {
 	err := i.describe(d.At(i.Target))
 	if errors.Is(err, loader.ErrReplaced) || errors.Is(err, loader.ErrNotAttached) {
 		return nil
@@ -553,7 +552,7 @@ func (m *Manager) describe(i *managedInterface, d inventory.Metadata) error {
 }
 
 // Describe updates the metadata at the attachments.
-func (m *Manager) Describe(d inventory.Metadata) {
+func (m *Manager) Describe(d Metadata) {
 	m.metadata = d
 	for _, i := range m.interfaces {
 		if !i.filtered() {
@@ -825,7 +824,7 @@ func (m *Manager) tidy() {
 		m.Log.Warn(err.Error()) // the others are tidied
 	}
 	for _, a := range all {
-		if d, _ := inventory.MetadataOf(a); a.Severed() && !inventory.Alive(d.PID) &&
+		if d, _ := MetadataOf(a); a.Severed() && !Alive(d.PID) &&
 			!m.named(a.Target()) && m.covers(a.Target()) {
 			if err := a.DetachAny(); err != nil {
 				m.Log.Warn(err.Error())
@@ -1000,7 +999,7 @@ func (m *Manager) begin(i *managedInterface, log *slog.Logger) error {
 			return nil // it was renamed since followNames looked
 		}
 		// A program that an ended daemon has left is adopted, as by Start.
-		if d, _ := inventory.MetadataOf(now); d.OfOther() {
+		if d, _ := MetadataOf(now); d.OfOther() {
 			return errTaken
 		}
 	}

@@ -20,7 +20,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/bpf" //nolint:depguard // the places of constants, for a test only
-	"weir/control/attach/inventory"
 	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/list/listfile"
@@ -57,7 +56,7 @@ func options(t *testing.T, log *bytes.Buffer, ends ...lab.End) (Config, []Target
 	}
 	c := Config{Pins: loader.Pins(dir), Log: slog.New(slog.NewTextHandler(log, nil))}
 	t.Cleanup(func() {
-		if _, err := inventory.DetachAll(c.Pins); err != nil {
+		if _, err := DetachAll(c.Pins); err != nil {
 			t.Error(err)
 		}
 		os.RemoveAll(dir)
@@ -70,7 +69,7 @@ func options(t *testing.T, log *bytes.Buffer, ends ...lab.End) (Config, []Target
 }
 
 // buildShared builds an engine of one list whose programs share connections, and its metadata.
-func buildShared(t *testing.T, c Config) (*engine.Generation, inventory.Metadata) {
+func buildShared(t *testing.T, c Config) (*engine.Generation, Metadata) {
 	t.Helper()
 	connections, err := c.Pins.OpenShared(replies.Maps(1024))
 	if err != nil {
@@ -83,22 +82,22 @@ func buildShared(t *testing.T, c Config) (*engine.Generation, inventory.Metadata
 }
 
 // buildKernel builds an engine of one list, and its metadata.
-func buildKernel(t *testing.T, text string, c engine.Config, lists int) (*engine.Generation, inventory.Metadata) {
+func buildKernel(t *testing.T, text string, c engine.Config, lists int) (*engine.Generation, Metadata) {
 	t.Helper()
 	contents := parse(t, text)
 	var rules []engine.List
-	var all []inventory.List
+	var all []List
 	for n := range lists {
 		l := engine.List{Name: fmt.Sprintf("list-%d", n), Contents: contents}
 		rules = append(rules, l)
-		all = append(all, inventory.List{Name: l.Name, Entries: contents.Len()})
+		all = append(all, List{Name: l.Name, Entries: contents.Len()})
 	}
 	g, err := engine.Build(rules, c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { g.Close() })
-	m := inventory.Describe(g, c, all)
+	m := Describe(g, c, all)
 	m.PID, m.Version, m.Since, m.Loaded = os.Getpid(), "test", time.Now(), time.Now()
 	return g, m
 }
@@ -125,7 +124,7 @@ func begin(t *testing.T, c Config, targets []Target) *Manager {
 }
 
 // roll replaces the engine by the next one.
-func (m *Manager) roll(t *testing.T, g *engine.Generation, d inventory.Metadata, targets []Target) error {
+func (m *Manager) roll(t *testing.T, g *engine.Generation, d Metadata, targets []Target) error {
 	r, err := m.Prepare(g, d, targets)
 	if err != nil {
 		return err
@@ -146,13 +145,13 @@ func (m *Manager) reconfigure(t *testing.T, targets []Target) error {
 }
 
 // states returns the state of all interfaces, by name of the namespace.
-func states(t *testing.T, pins loader.Pins) map[string]inventory.Status {
+func states(t *testing.T, pins loader.Pins) map[string]Status {
 	t.Helper()
-	all, err := inventory.ReadStatus(pins)
+	all, err := ReadStatus(pins)
 	if err != nil {
 		t.Fatal(err)
 	}
-	states := map[string]inventory.Status{}
+	states := map[string]Status{}
 	for _, i := range all {
 		states[i.Netns] = i
 	}
@@ -226,7 +225,7 @@ func TestOtherReasons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if i, err := inventory.StatusOf(a); err != nil || max(i.Reasons["rain"].Packets, i.Reasons["snow"].Packets) < packets {
+	if i, err := StatusOf(a); err != nil || max(i.Reasons["rain"].Packets, i.Reasons["snow"].Packets) < packets {
 		t.Errorf("%+v, %v", i, err)
 	}
 	a.Close()
@@ -479,7 +478,7 @@ func mapOf(t *testing.T, i *managedInterface, suffix string) *ebpf.Map {
 }
 
 // rollHalf is roll, but the second interface refuses its program.
-func (m *Manager) rollHalf(t *testing.T, g *engine.Generation, d inventory.Metadata, targets []Target) error {
+func (m *Manager) rollHalf(t *testing.T, g *engine.Generation, d Metadata, targets []Target) error {
 	t.Helper()
 	r, err := m.Prepare(g, d, targets)
 	if err != nil {
@@ -569,7 +568,7 @@ func TestLeftFiltering(t *testing.T) {
 		t.Fatalf("filtered: %v:\n%s", got, &log)
 	}
 	i := m.interfaces[1]
-	d, err := inventory.MetadataOf(i.Attachment)
+	d, err := MetadataOf(i.Attachment)
 	if now := i.ProgramID(); now == 0 || now == left || err != nil || d.PID != os.Getpid() {
 		t.Errorf("program %d, which was %d before, of process %d: %v", now, left, d.PID, err)
 	}
@@ -593,7 +592,7 @@ func TestLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer g.Close()
-		d := inventory.Metadata{PID: otherDaemon(t)}
+		d := Metadata{PID: otherDaemon(t)}
 		about, err := d.Encode()
 		if err != nil {
 			t.Fatal(err)
@@ -610,12 +609,12 @@ func TestLost(t *testing.T) {
 		want        error
 	}{
 		{"detached", "wan*", func(t *testing.T, o env) {
-			if _, err := inventory.DetachAll(o.Pins); err != nil {
+			if _, err := DetachAll(o.Pins); err != nil {
 				t.Fatal(err)
 			}
 		}, nil},
 		{"the only name detached", "wan1", func(t *testing.T, o env) {
-			if _, err := inventory.DetachAll(o.Pins); err != nil {
+			if _, err := DetachAll(o.Pins); err != nil {
 				t.Fatal(err)
 			}
 		}, ErrNothingLeft},
@@ -679,12 +678,12 @@ func TestForgetShared(t *testing.T) {
 	}
 	g, d := buildShared(t, config)
 	m := NewManager(config)
-	if err := errors.Join(m.Start(g, d, targets), config.Pins.KeepShared(g.Kernel()), inventory.ForgetShared(config.Pins)); err != nil {
+	if err := errors.Join(m.Start(g, d, targets), config.Pins.KeepShared(g.Kernel()), ForgetShared(config.Pins)); err != nil {
 		t.Fatal(err)
 	}
 	known(true)
 	d.Replies = nil
-	if err := errors.Join(m.roll(t, g, d, targets), inventory.ForgetShared(config.Pins)); err != nil {
+	if err := errors.Join(m.roll(t, g, d, targets), ForgetShared(config.Pins)); err != nil {
 		t.Fatal(err)
 	}
 	known(false)
@@ -798,7 +797,7 @@ func TestFilterGone(t *testing.T) {
 	follow(Filtered)
 	ip("tc", "qdisc", "del", "dev", l.B.Iface, "clsact")
 	follow(Filtered)
-	if _, err := inventory.DetachAll(config.Pins); err != nil {
+	if _, err := DetachAll(config.Pins); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.Follow(); !errors.Is(err, ErrNothingLeft) || strings.Contains(log.String(), errTaken.Error()) || !strings.Contains(log.String(), errDetached.Error()) {

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"weir/control/attach/inventory"
 	"weir/control/engine"
 	"weir/loader"
 	"weir/loader/netif"
@@ -22,7 +21,7 @@ import (
 type Rollout struct {
 	m        *Manager
 	engine   *engine.Generation
-	metadata inventory.Metadata
+	metadata Metadata
 	targets  []Target            // nil: those of the manager stay
 	loads    []*managedInterface // whose programs are to be loaded
 	programs map[*managedInterface]*loader.Program
@@ -49,7 +48,7 @@ func (a *ahead) Close() error {
 }
 
 // Prepare plans a rollout and loads its programs.
-func (m *Manager) Prepare(e *engine.Generation, d inventory.Metadata, targets []Target) (*Rollout, error) {
+func (m *Manager) Prepare(e *engine.Generation, d Metadata, targets []Target) (*Rollout, error) {
 	r, err := m.Plan(e, d, targets)
 	if err != nil {
 		return nil, err
@@ -65,7 +64,7 @@ func (m *Manager) Prepare(e *engine.Generation, d inventory.Metadata, targets []
 // Interfaces that the targets no longer cover are released by Commit. Without targets,
 // those of the manager stay. None comes or goes until the rollout is committed
 // or closed.
-func (m *Manager) Plan(e *engine.Generation, d inventory.Metadata, targets []Target) (*Rollout, error) {
+func (m *Manager) Plan(e *engine.Generation, d Metadata, targets []Target) (*Rollout, error) {
 	if _, err := expand(targets); err != nil {
 		return nil, err
 	}

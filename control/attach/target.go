@@ -1,5 +1,7 @@
 // Package attach keeps a program on interfaces: it attaches, replaces, adopts
-// and detaches, and follows interfaces that come, go and change their names.
+// and detaches, and follows interfaces that come, go and change their names. It reads and
+// describes what is pinned beside programs: the metadata of an attachment, and by that its
+// counters.
 package attach
 
 import (

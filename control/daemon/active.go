@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"weir/control/attach"
-	"weir/control/attach/inventory"
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/feed"
@@ -50,7 +49,7 @@ func (a *active) announce(log *slog.Logger, what string, took time.Duration) {
 	pins := a.prepared.Config.Pins
 	keep := func() error { return pins.KeepShared(a.engine.Kernel()) }
 	if len(a.prepared.Config.Shared()) == 0 {
-		keep = func() error { return inventory.ForgetShared(pins) }
+		keep = func() error { return attach.ForgetShared(pins) }
 	}
 	if err := keep(); err != nil {
 		log.Error(err.Error())
@@ -80,7 +79,7 @@ func (a *active) describe() {
 
 // swap replaces the engine by one with the same filters in another mode, with one step for
 // each interface.
-func (a *active) swap(next *engine.Generation, m inventory.Metadata) error {
+func (a *active) swap(next *engine.Generation, m attach.Metadata) error {
 	rollout, err := a.attach.Prepare(next, m, nil)
 	if err != nil {
 		return err

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"weir/control/attach"
-	"weir/control/attach/inventory"
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/fleet/member"
@@ -68,7 +67,7 @@ func (d *Daemon) replan(now time.Time) {
 }
 
 // build builds the engine of a configuration, unless one is kept, with its metadata.
-func (b *builder) build(p *ruleset.Ruleset, by *kept) (*engine.Generation, inventory.Metadata, error) {
+func (b *builder) build(p *ruleset.Ruleset, by *kept) (*engine.Generation, attach.Metadata, error) {
 	c := p.EngineConfig()
 	c.Monitor, c.SampleClean = b.monitor.monitors(p.Config), b.rehearsals.Any()
 	b.observers.configure(p, &c)
@@ -76,7 +75,7 @@ func (b *builder) build(p *ruleset.Ruleset, by *kept) (*engine.Generation, inven
 	c.Owner = b.owner(p.Config)
 	var err error
 	if c.Shared, err = b.active.sharedMaps(p.Config); err != nil {
-		return nil, inventory.Metadata{}, err
+		return nil, attach.Metadata{}, err
 	}
 	defer c.Shared.Close() // the engine shares them
 	e := by.engineFor(p, c, b.log)
@@ -93,18 +92,18 @@ func (b *builder) build(p *ruleset.Ruleset, by *kept) (*engine.Generation, inven
 		})
 	}
 	if err != nil {
-		return nil, inventory.Metadata{}, err
+		return nil, attach.Metadata{}, err
 	}
 	b.observers.stages.Connect(e)
 	if evadable(e) || e.Out() != nil && evadable(e.Out()) {
 		b.log.Warn("IPv6 flows with ports can be evaded by packets whose header chain hides the ports " +
 			"(reasons truncated, unparsed): malformed: drop closes that")
 	}
-	m := inventory.Describe(e, c, p.Descriptions())
+	m := attach.Describe(e, c, p.Descriptions())
 	m.Stages = p.Stages
 	m.About = p.Stages.OfHost()
 	m.Version, m.PID, m.Loaded = b.version, os.Getpid(), time.Now()
-	m.Service = inventory.ServiceOf(m.PID)
+	m.Service = attach.ServiceOf(m.PID)
 	m.Since, m.StateDir = m.Loaded, b.queue.StateDir()
 	return e, m, nil
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"weir/control/attach/inventory"
+	"weir/control/attach"
 	"weir/control/config"
 	"weir/loader"
 	"weir/tests/lab"
@@ -135,7 +135,7 @@ func TestCheckAgreesWithStart(t *testing.T) {
 	l := lab.New(t)
 	g := &generator{Rand: seed.New(t), dir: t.TempDir(), iface: l.B, pins: "/sys/fs/bpf/" + l.B.Netns}
 	t.Cleanup(func() {
-		if _, err := inventory.DetachAll(loader.Pins(g.pins)); err != nil {
+		if _, err := attach.DetachAll(loader.Pins(g.pins)); err != nil {
 			t.Error(err)
 		}
 		os.Remove(g.pins)

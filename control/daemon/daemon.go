@@ -20,7 +20,6 @@ import (
 	"weir/control/api/server"
 	"weir/control/ask"
 	"weir/control/attach"
-	"weir/control/attach/inventory"
 	"weir/control/audit"
 	"weir/control/clock"
 	"weir/control/config"
@@ -426,7 +425,7 @@ func (d *Daemon) Stop() error {
 }
 
 // Metadata describes what is active. It is for Run's goroutine, or before Run.
-func (d *Daemon) Metadata() inventory.Metadata { return d.active.attach.Metadata() }
+func (d *Daemon) Metadata() attach.Metadata { return d.active.attach.Metadata() }
 
 func (d *Daemon) serveConfig() serve.Config {
 	s := serveOf(d.active.prepared.Config)

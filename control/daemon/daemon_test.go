@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/attach/inventory"
+	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/feed"
 	"weir/control/lists"
@@ -50,7 +50,7 @@ func startLists(t *testing.T, l *lab.Lab, log io.Writer, lists string) *Daemon {
 		if err := d.Stop(); err != nil {
 			t.Error(err)
 		}
-		if _, err := inventory.DetachAll(loader.Pins(pins)); err != nil {
+		if _, err := attach.DetachAll(loader.Pins(pins)); err != nil {
 			t.Error(err)
 		}
 		os.Remove(pins)

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/api"
-	"weir/control/attach/inventory"
+	"weir/control/attach"
 	"weir/control/config"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -56,7 +56,7 @@ func TestManyLists(t *testing.T) {
 	}
 	write(t, file, text.String())
 	t.Cleanup(func() {
-		if _, err := inventory.DetachAll(loader.Pins(pins)); err != nil {
+		if _, err := attach.DetachAll(loader.Pins(pins)); err != nil {
 			t.Error(err)
 		}
 		os.Remove(pins)
@@ -123,7 +123,7 @@ func TestManyLists(t *testing.T) {
 	}
 	described := func(lists int) {
 		t.Helper()
-		all, err := inventory.ReadStatus(loader.Pins(pins))
+		all, err := attach.ReadStatus(loader.Pins(pins))
 		if err != nil || len(all) != 1 {
 			t.Fatal(all, err)
 		}

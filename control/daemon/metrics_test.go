@@ -20,7 +20,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"weir/control/api"
-	"weir/control/attach/inventory"
+	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/metrics"
 	"weir/control/stage/tracker"
@@ -192,7 +192,7 @@ func configure(t *testing.T, ends ...lab.End) *configured {
 	}
 	pins := loader.Pins(dir)
 	t.Cleanup(func() {
-		if _, err := inventory.DetachAll(pins); err != nil {
+		if _, err := attach.DetachAll(pins); err != nil {
 			t.Error(err)
 		}
 		os.RemoveAll(dir)
@@ -259,7 +259,7 @@ func TestStartStopped(t *testing.T) {
 	if _, err := Start(ctx, Options{Config: r, Log: slog.New(slog.DiscardHandler)}); !errors.Is(err, context.Canceled) {
 		t.Errorf("started: %v", err)
 	}
-	if all, err := inventory.ReadStatus(r.c.Pins); err != nil || len(all) != 0 {
+	if all, err := attach.ReadStatus(r.c.Pins); err != nil || len(all) != 0 {
 		t.Errorf("attached: %+v, %v", all, err)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"weir/control/api"
 	"weir/control/api/server"
 	"weir/control/attach"
-	"weir/control/attach/inventory"
 	"weir/control/engine"
 	"weir/control/lockout"
 	"weir/control/notify"
@@ -191,7 +190,7 @@ func (o *observers) measure() {
 }
 
 // listNames returns the names of the programs' lists, from number 1 on.
-func listNames(m inventory.Metadata) (all []string) {
+func listNames(m attach.Metadata) (all []string) {
 	for _, l := range m.Lists {
 		all = append(all, api.ListOf(l.Name))
 	}

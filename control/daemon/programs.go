@@ -1,7 +1,7 @@
 package daemon
 
 import (
-	"weir/control/attach/inventory"
+	"weir/control/attach"
 	"weir/control/observe/traffic"
 	"weir/loader"
 )
@@ -11,7 +11,7 @@ type programs struct{}
 
 // Describe implements [traffic.Describer].
 func (programs) Describe(a *loader.Attachment) (traffic.Program, error) {
-	m, err := inventory.MetadataOf(a)
+	m, err := attach.MetadataOf(a)
 	p := traffic.Program{Policy: *m.Policy(), Stages: &m}
 	for _, l := range m.Lists {
 		p.Lists = append(p.Lists, traffic.List{Name: l.Name, Allow: l.Allow, Before: l.Before})

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/attach/inventory"
+	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/ruleset"
 	"weir/filter/verdict"
@@ -33,7 +33,7 @@ func newMachine(t *testing.T) *machine {
 	m := &machine{t, lab.New(t), t.TempDir()}
 	t.Cleanup(func() {
 		pins := "/sys/fs/bpf/" + m.l.B.Netns
-		if _, err := inventory.DetachAll(loader.Pins(pins)); err != nil {
+		if _, err := attach.DetachAll(loader.Pins(pins)); err != nil {
 			t.Error(err)
 		}
 		os.Remove(pins)

@@ -10,7 +10,6 @@ import (
 
 	"weir/control/api"
 	"weir/control/attach"
-	"weir/control/attach/inventory"
 	"weir/control/clock"
 	"weir/control/metrics"
 	"weir/control/observe/drops"
@@ -98,7 +97,7 @@ func (o *observers) publish(now time.Time, r traffic.Rates, manual *api.MonitorO
 }
 
 // reasonRates returns the rates of the reasons that have had packets.
-func reasonRates(grown, all traffic.Counters, seconds float64, m inventory.Metadata) (rates []api.ReasonRate) {
+func reasonRates(grown, all traffic.Counters, seconds float64, m attach.Metadata) (rates []api.ReasonRate) {
 	for i, c := range grown {
 		if all[i].Packets > 0 {
 			reason := verdict.Reason(i)

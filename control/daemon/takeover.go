@@ -18,7 +18,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
-	"weir/control/attach/inventory"
+	"weir/control/attach"
 	"weir/control/clock"
 	"weir/control/config"
 	"weir/control/journal"
@@ -94,7 +94,7 @@ func openJournal(ctx context.Context, c *config.Config, file string, by *clock.C
 func refuseAnother(ctx context.Context, c *config.Config) error {
 	if socket := string(c.API.Socket); socket != "" {
 		pid := client.Dial(socket).Process()
-		if !inventory.Alive(pid) {
+		if !attach.Alive(pid) {
 			pid = answering(ctx, c)
 		}
 		if pid != 0 && pid != os.Getpid() {
@@ -141,7 +141,7 @@ func processOf(ctx context.Context, c *config.Config) int {
 	if pid := answering(ctx, c); pid != 0 {
 		return pid
 	}
-	all, _ := inventory.ReadStatus(c.Pins) // damaged pins are not what is looked for
+	all, _ := attach.ReadStatus(c.Pins) // damaged pins are not what is looked for
 	for _, a := range all {
 		if a.Running {
 			return a.PID
@@ -178,7 +178,7 @@ type others struct {
 // stop stops the processes that have the journal open and filter where this one is to, or nowhere
 // yet. It may be called again for those that were not found before.
 func (o *others) stop(ctx context.Context) error {
-	all, err := inventory.ReadStatus(o.config.Pins)
+	all, err := attach.ReadStatus(o.config.Pins)
 	if err != nil && len(o.asked) == 0 && err.Error() != o.blind {
 		o.blind = err.Error()
 		o.log.Warn(o.blind) // about what is not found then
@@ -248,7 +248,7 @@ func (o *others) kill() {
 // may have their number by now.
 func (o *others) holders() (all []int) {
 	for _, pid := range o.asked {
-		if inventory.Alive(pid) && journal.OpenIn(pid, o.file) {
+		if attach.Alive(pid) && journal.OpenIn(pid, o.file) {
 			all = append(all, pid)
 		}
 	}
@@ -275,7 +275,7 @@ func signal(pid int, file string, signals ...unix.Signal) (sent bool, err error)
 		return false, err
 	}
 	defer unix.Close(fd)
-	if !inventory.Alive(pid) || !journal.OpenIn(pid, file) {
+	if !attach.Alive(pid) || !journal.OpenIn(pid, file) {
 		return false, nil
 	}
 	for _, s := range signals {

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/api"
-	"weir/control/attach/inventory"
+	"weir/control/attach"
 	"weir/control/demo/playground"
 	meter "weir/control/observe/traffic"
 	"weir/loader"
@@ -154,7 +154,7 @@ func takeLock(ctx context.Context) (io.Closer, error) {
 func sweep() (err error) {
 	left, _ := filepath.Glob(string(pins) + "*")
 	for _, dir := range append(left, string(pins)) {
-		_, bad := inventory.DetachAll(loader.Pins(dir))
+		_, bad := attach.DetachAll(loader.Pins(dir))
 		err = errors.Join(err, bad, os.RemoveAll(dir))
 	}
 	left, _ = filepath.Glob("/run/netns/" + prefix + "-*")

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/attach/inventory"
+	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/demo/playground"
 	meter "weir/control/observe/traffic"
@@ -24,7 +24,7 @@ type Starter interface {
 // Filter is a running daemon.
 type Filter interface {
 	// Describe describes the active program.
-	Describe(context.Context) (inventory.Metadata, error)
+	Describe(context.Context) (attach.Metadata, error)
 	Counters() meter.Counters
 	Reload(context.Context) (api.Reloaded, error)
 	OpenConsole(context.Context, api.ConsoleRequest) (api.ConsoleOpened, error)

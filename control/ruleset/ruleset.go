@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/attach/inventory"
+	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/feed"
@@ -782,10 +782,10 @@ func (p *Ruleset) idle(l *List) string {
 }
 
 // Descriptions describes the lists, list number n being the (n-1)th.
-func (p *Ruleset) Descriptions() []inventory.List {
-	all := make([]inventory.List, len(p.Rules))
+func (p *Ruleset) Descriptions() []attach.List {
+	all := make([]attach.List, len(p.Rules))
 	for _, l := range p.Lists {
-		d := inventory.List{Allow: l.Action == config.Allow, Direction: l.Direction.String()}
+		d := attach.List{Allow: l.Action == config.Allow, Direction: l.Direction.String()}
 		d.Name, d.Entries = p.Rules[l.ManualNumber-1].Name, p.Contents(l.ManualNumber).Len()
 		all[l.ManualNumber-1] = d
 		if l.DerivedNumber != 0 {

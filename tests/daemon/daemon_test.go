@@ -26,7 +26,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
-	"weir/control/attach/inventory"
+	"weir/control/attach"
 	"weir/loader"
 	"weir/tests/binary"
 	"weir/tests/lab"
@@ -142,9 +142,9 @@ func (h *host) configure(iface string, format string, args ...any) {
 }
 
 // attachment returns the status of the end B.
-func (h *host) attachment() inventory.Status {
+func (h *host) attachment() attach.Status {
 	h.t.Helper()
-	all, err := inventory.ReadStatus(h.pins)
+	all, err := attach.ReadStatus(h.pins)
 	if err != nil || len(all) != 1 {
 		h.t.Fatalf("%d attachments, want 1: %v", len(all), err)
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/attach/inventory"
+	"weir/control/attach"
 	"weir/filter/key"
 	"weir/tests/lab"
 	"weir/tests/long"
@@ -92,7 +92,7 @@ lists:
 	if e, err = h.api.Explain(t.Context(), "198.51.100.9"); err != nil || !e.Drops() || e.Answers[0].Direction != "in" {
 		t.Errorf("explain: %+v, %v", e, err)
 	}
-	all, err := inventory.ReadStatus(h.pins)
+	all, err := attach.ReadStatus(h.pins)
 	if err != nil || len(all) != 2 {
 		t.Fatalf("%d attachments, %v", len(all), err)
 	}
@@ -121,7 +121,7 @@ lists:
 	if _, err := h.api.Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if all, err := inventory.ReadStatus(h.pins); err != nil || len(all) != 1 || all[0].Direction != "in" {
+	if all, err := attach.ReadStatus(h.pins); err != nil || len(all) != 1 || all[0].Direction != "in" {
 		t.Errorf("%+v, %v", all, err)
 	}
 	d.stop()

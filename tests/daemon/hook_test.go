@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"weir/control/attach/inventory"
+	"weir/control/attach"
 	"weir/filter/key"
 	"weir/tests/long"
 )
@@ -90,7 +90,7 @@ lists:
 	traffic.await(2000)
 	traffic.finish()
 
-	all, err := inventory.ReadStatus(h.pins)
+	all, err := attach.ReadStatus(h.pins)
 	if err != nil || len(all) != 3 {
 		t.Fatalf("%d attachments, %v", len(all), err)
 	}

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/attach/inventory"
+	"weir/control/attach"
 	"weir/control/stage/replies"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -159,7 +159,7 @@ func TestReplies(t *testing.T) {
 	}
 	configure("pass")
 	reload()
-	all, err := inventory.ReadStatus(h.pins)
+	all, err := attach.ReadStatus(h.pins)
 	if err != nil || len(all) != 2 || all[0].Replies == nil {
 		t.Fatalf("%+v, %v: want the egress program that it implies", all, err)
 	}
@@ -277,7 +277,7 @@ func TestReplies(t *testing.T) {
 		time.Sleep(time.Second)
 		return !answers(open[0], soon) && !answers(open[1], soon)
 	})
-	all, err = inventory.ReadStatus(h.pins)
+	all, err = attach.ReadStatus(h.pins)
 	if err != nil || all[0].Reasons["reply"].Packets == 0 || all[0].Reasons["blocked"].Packets == 0 {
 		t.Errorf("%+v, %v", all, err)
 	}
@@ -334,7 +334,7 @@ lists: {c2: {direction: out}}
 	if c, err := dial(t, h.B, "tcp", "", unlistedAddress+":7", wait.Patience); err != nil || !answers(c, wait.Patience) {
 		t.Errorf("what is not listed: %v", err)
 	}
-	all, err := inventory.ReadStatus(h.pins)
+	all, err := attach.ReadStatus(h.pins)
 	if err != nil || len(all) != 2 || all[1].Reasons["blocked"].Packets < 4 || all[1].Dropped.Packets != all[1].Reasons["blocked"].Packets {
 		t.Errorf("%+v, %v", all, err)
 	}

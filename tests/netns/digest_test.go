@@ -14,7 +14,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
-	"weir/control/attach/inventory"
+	"weir/control/attach"
 	"weir/control/capture"
 	"weir/control/config"
 	"weir/control/quantity"
@@ -331,7 +331,7 @@ func TestDigestsOutlastTheDaemon(t *testing.T) {
 	r := newRecorder(t, c, target(l.B))
 	r.config.Keep, r.config.StateDir = true, config.Path(t.TempDir())
 	t.Cleanup(func() {
-		if err := inventory.Detach(r.config.Pins, target(l.B)); err != nil {
+		if err := attach.Detach(r.config.Pins, target(l.B)); err != nil {
 			t.Error(err)
 		}
 	})

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/attach/inventory"
+	"weir/control/attach"
 	"weir/control/observe/events"
 	"weir/control/quantity"
 	"weir/control/stage"
@@ -55,9 +55,9 @@ func firstSeenByConfiguration(t *testing.T, filter recent.Kind) {
 			t.Fatal(err)
 		}
 	}
-	status := func() inventory.Status {
+	status := func() attach.Status {
 		t.Helper()
-		all, err := inventory.ReadStatus(c.Pins)
+		all, err := attach.ReadStatus(c.Pins)
 		if err != nil || len(all) != 1 || all[0].NewFlows == nil {
 			t.Fatalf("%+v, %v", all, err)
 		}
@@ -164,7 +164,7 @@ reported:
 	if _, err := d.Reload(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if all, err := inventory.ReadStatus(c.Pins); err != nil || len(all) != 1 || all[0].NewFlows != nil || all[0].FirstSeen != nil {
+	if all, err := attach.ReadStatus(c.Pins); err != nil || len(all) != 1 || all[0].NewFlows != nil || all[0].FirstSeen != nil {
 		t.Errorf("new flows are looked for after they were switched off: %+v, %v", all, err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir/control/attach/inventory"
+	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/stage/loop"
 	"weir/filter/icarus"
@@ -408,7 +408,7 @@ api: {socket: %s/sock}
 	stop := d.start(t, config.File(file))
 	defer func() {
 		stop()
-		if _, err := inventory.DetachAll(dirOfPins); err != nil {
+		if _, err := attach.DetachAll(dirOfPins); err != nil {
 			t.Error(err)
 		}
 	}()

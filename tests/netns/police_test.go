@@ -20,7 +20,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"weir/control/attach/inventory"
+	"weir/control/attach"
 	"weir/control/engine"
 	"weir/control/observe/events"
 	"weir/control/quantity"
@@ -701,9 +701,9 @@ func TestPoliceByConfiguration(t *testing.T) {
 			}
 		}
 	}
-	status := func() inventory.Status {
+	status := func() attach.Status {
 		t.Helper()
-		all, err := inventory.ReadStatus(c.Pins)
+		all, err := attach.ReadStatus(c.Pins)
 		if err != nil || len(all) != 1 {
 			t.Fatalf("%+v, %v", all, err)
 		}

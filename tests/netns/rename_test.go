@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"weir/control/attach/inventory"
+	"weir/control/attach"
 	"weir/control/config"
 	"weir/filter/verdict"
 	"weir/loader/netif"
@@ -67,7 +67,7 @@ func TestRenameUnderLoad(t *testing.T) {
 			continue
 		}
 		for deadline := wait.Deadline(); ; time.Sleep(10 * time.Millisecond) {
-			all, err := inventory.ReadStatus(dir)
+			all, err := attach.ReadStatus(dir)
 			if err != nil || len(all) != 1 || all[0].Severed || all[0].ProgramID != id {
 				t.Fatalf("as %s: %+v, %v; want program %d", to, all, err, id)
 			}

@@ -6,10 +6,10 @@ import (
 	"strconv"
 
 	"weir/control/api"
-	"weir/control/api/internal/contract"
+	"weir/control/api/routing"
 )
 
 // Audit returns the last changes, the latest first.
 func (c *Client) Audit(ctx context.Context, limit int) (*api.Audit, error) {
-	return Get[api.Audit](ctx, c, contract.AuditPath+"?"+url.Values{contract.LimitParameter: {strconv.Itoa(limit)}}.Encode())
+	return Get[api.Audit](ctx, c, routing.AuditPath+"?"+url.Values{routing.LimitParameter: {strconv.Itoa(limit)}}.Encode())
 }

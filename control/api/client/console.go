@@ -6,7 +6,7 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/internal/contract"
+	"weir/control/api/routing"
 )
 
 // OpenConsole asks for a URL that opens the console once.
@@ -15,10 +15,10 @@ func (c *Client) OpenConsole(ctx context.Context, r api.ConsoleRequest) (*api.Co
 	if err != nil {
 		return nil, err
 	}
-	return Ask[api.ConsoleOpened](ctx, c, http.MethodPost, contract.ConsolePath, body)
+	return Ask[api.ConsoleOpened](ctx, c, http.MethodPost, routing.ConsolePath, body)
 }
 
 // EndConsole ends all sessions of the console.
 func (c *Client) EndConsole(ctx context.Context) (*api.ConsoleEnded, error) {
-	return Ask[api.ConsoleEnded](ctx, c, http.MethodDelete, contract.ConsolePath, nil)
+	return Ask[api.ConsoleEnded](ctx, c, http.MethodDelete, routing.ConsolePath, nil)
 }

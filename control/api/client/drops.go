@@ -6,15 +6,15 @@ import (
 	"strconv"
 
 	"weir/control/api"
-	"weir/control/api/internal/contract"
+	"weir/control/api/routing"
 )
 
 // Drops asks who was dropped.
 func (c *Client) Drops(ctx context.Context, asked api.DropsQuestion) (*api.Drops, error) {
 	q := url.Values{
-		contract.ByParameter:    {asked.By},
-		contract.LastParameter:  {strconv.FormatFloat(asked.Last.Seconds(), 'g', -1, 64)},
-		contract.LimitParameter: {strconv.Itoa(asked.Limit)},
+		routing.ByParameter:    {asked.By},
+		routing.LastParameter:  {strconv.FormatFloat(asked.Last.Seconds(), 'g', -1, 64)},
+		routing.LimitParameter: {strconv.Itoa(asked.Limit)},
 	}
-	return Get[api.Drops](ctx, c, contract.DropsPath+"?"+q.Encode())
+	return Get[api.Drops](ctx, c, routing.DropsPath+"?"+q.Encode())
 }

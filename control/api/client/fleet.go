@@ -5,17 +5,17 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/internal/contract"
+	"weir/control/api/routing"
 )
 
 // Fleet asks a hub for the state of its fleet.
 func (c *Client) Fleet(ctx context.Context) (*api.HubStatus, error) {
-	return Get[api.HubStatus](ctx, c, contract.FleetPath)
+	return Get[api.HubStatus](ctx, c, routing.FleetPath)
 }
 
 // ReloadFleet makes a hub read its configuration again.
 func (c *Client) ReloadFleet(ctx context.Context) (*api.FleetReloaded, error) {
-	return Ask[api.FleetReloaded](ctx, c, http.MethodPost, contract.ReloadPath, nil)
+	return Ask[api.FleetReloaded](ctx, c, http.MethodPost, routing.ReloadPath, nil)
 }
 
 // ChangeFleet is Change for a hub.

@@ -6,7 +6,7 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/internal/contract"
+	"weir/control/api/routing"
 )
 
 // Roll changes the course of rollouts at a hub.
@@ -15,5 +15,5 @@ func (c *Client) Roll(ctx context.Context, asked api.FleetRoll) (*api.FleetRolle
 	if err != nil {
 		return nil, err
 	}
-	return Ask[api.FleetRolled](ctx, c, http.MethodPost, contract.RolloutsPath, body)
+	return Ask[api.FleetRolled](ctx, c, http.MethodPost, routing.RolloutsPath, body)
 }

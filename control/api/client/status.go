@@ -4,10 +4,10 @@ import (
 	"context"
 
 	"weir/control/api"
-	"weir/control/api/internal/contract"
+	"weir/control/api/routing"
 )
 
 // Status returns the states of all interfaces.
 func (c *Client) Status(ctx context.Context) (*api.Status, error) {
-	return Get[api.Status](ctx, c, contract.StatusPath)
+	return Get[api.Status](ctx, c, routing.StatusPath)
 }

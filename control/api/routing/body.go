@@ -13,11 +13,7 @@ import (
 	"unicode"
 
 	"weir/control/api"
-	"weir/control/api/internal/contract"
 )
-
-// MaxBody bounds a change, in bytes.
-const MaxBody = contract.MaxBody
 
 // BodyTimeout bounds the time of a body.
 const BodyTimeout = 2 * time.Minute // for MaxBody at 140 kB/s
@@ -55,10 +51,10 @@ func decode(r io.Reader, v any) error {
 	var wrongType *json.UnmarshalTypeError
 	var syntax *json.SyntaxError
 	switch {
-	case errors.As(err, &tooLarge) && tooLarge.Limit != contract.MaxBody:
+	case errors.As(err, &tooLarge) && tooLarge.Limit != MaxBody:
 		return Fail(http.StatusRequestEntityTooLarge, fmt.Errorf("more than %d MiB: send less at once", tooLarge.Limit>>20))
 	case errors.As(err, &tooLarge):
-		return Fail(http.StatusRequestEntityTooLarge, contract.ErrTooLarge)
+		return Fail(http.StatusRequestEntityTooLarge, ErrTooLarge)
 	case errors.As(err, &wrongType):
 		err = fmt.Errorf("byte %d: %s: %s, where %s should be", wrongType.Offset, wrongType.Field, wrongType.Value, kinds[wrongType.Type.Kind()])
 		if wrongType.Field == "" {

@@ -1,5 +1,6 @@
 // Package routing has what the routes of the API consist of, for the server and for stages with
-// routes of their own.
+// routes of their own; and what the server and the client agree on beside the types: paths,
+// parameters, headers and limits.
 package routing
 
 import "net/http"

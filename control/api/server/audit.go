@@ -4,11 +4,11 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/internal/contract"
+	"weir/control/api/routing"
 )
 
 func auditRoute(d Auditor) route {
-	return route{http.MethodGet, contract.AuditPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+	return route{http.MethodGet, routing.AuditPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 		limit, err := onlyLimit(q.URL.Query(), api.DefaultAudit, api.MaxAudit)
 		if err != nil {
 			return nil, err

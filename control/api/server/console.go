@@ -5,7 +5,6 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/internal/contract"
 	"weir/control/api/routing"
 )
 
@@ -19,7 +18,7 @@ type Consoles interface {
 
 func consoleRoutes(d Consoles) []route {
 	return []route{
-		{http.MethodPost, contract.ConsolePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+		{http.MethodPost, routing.ConsolePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 			var r api.ConsoleRequest
 			if err := routing.ReadBody(w, q, 1<<20, &r); err != nil {
 				return nil, err
@@ -31,7 +30,7 @@ func consoleRoutes(d Consoles) []route {
 			r.UID, r.Client, r.Process = by.UID, by.Client, by.Process
 			return d.OpenConsole(q.Context(), r)
 		}},
-		{http.MethodDelete, contract.ConsolePath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		{http.MethodDelete, routing.ConsolePath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			return d.EndConsole(q.Context())
 		}},
 	}

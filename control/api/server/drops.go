@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/api/internal/contract"
+	"weir/control/api/routing"
 )
 
 // readDrops reads what is asked for.
@@ -23,17 +23,17 @@ func readDrops(query url.Values) (asked api.DropsQuestion, err error) {
 	for name, values := range query {
 		value := values[len(values)-1]
 		switch name {
-		case contract.ByParameter:
+		case routing.ByParameter:
 			if asked.By = value; !slices.Contains(api.DropsBy, value) {
 				return bad("by=%.60q: want %s", value, strings.Join(api.DropsBy, ", "))
 			}
-		case contract.LastParameter:
+		case routing.LastParameter:
 			seconds, err := strconv.ParseFloat(value, 64)
 			if err != nil || math.IsNaN(seconds) || seconds <= 0 || seconds > api.MaxDropsFor.Seconds() {
 				return bad("last=%.60q: want seconds, up to %v", value, api.MaxDropsFor.Seconds())
 			}
 			asked.Last = time.Duration(seconds * float64(time.Second))
-		case contract.LimitParameter:
+		case routing.LimitParameter:
 			if asked.Limit, err = readLimit(value, api.MaxDrops); err != nil {
 				return asked, err
 			}
@@ -45,7 +45,7 @@ func readDrops(query url.Values) (asked api.DropsQuestion, err error) {
 }
 
 func dropsRoute(d Recorder) route {
-	return route{http.MethodGet, contract.DropsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+	return route{http.MethodGet, routing.DropsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 		asked, err := readDrops(q.URL.Query())
 		if err != nil {
 			return nil, err

@@ -8,7 +8,6 @@ import (
 	"strconv"
 
 	"weir/control/api"
-	"weir/control/api/internal/contract"
 	"weir/control/api/routing"
 )
 
@@ -25,13 +24,13 @@ func askAsIn(path, question string, err error) error {
 
 // readPlaces reads whether the places of entries are asked for, as they are by default.
 func readPlaces(q url.Values) (bool, error) {
-	text := q.Get(contract.PlacesParameter)
+	text := q.Get(routing.PlacesParameter)
 	if text == "" {
 		return true, nil
 	}
 	places, err := strconv.ParseBool(text)
 	if err != nil {
-		return false, &api.BadRequest{Err: fmt.Errorf("%s %.20q: want true or false", contract.PlacesParameter, text)}
+		return false, &api.BadRequest{Err: fmt.Errorf("%s %.20q: want true or false", routing.PlacesParameter, text)}
 	}
 	return places, nil
 }

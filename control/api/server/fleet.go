@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"weir/control/api"
-	"weir/control/api/internal/contract"
+	"weir/control/api/routing"
 )
 
 // Hub answers the requests to a hub. It is safe for concurrent use.
@@ -32,7 +32,7 @@ type Hub interface {
 func HubHandler(h Hub) http.Handler { return handler("hub", hubRoutes(h)) }
 
 func hubRoutes(h Hub) []route {
-	status := route{http.MethodGet, contract.FleetPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+	status := route{http.MethodGet, routing.FleetPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 		f, err := h.Fleet(q.Context())
 		f.Problems, f.Lists, f.Nodes = list(f.Problems), list(f.Lists), list(f.Nodes)
 		for i := range f.Lists {
@@ -40,7 +40,7 @@ func hubRoutes(h Hub) []route {
 		}
 		return f, err
 	}}
-	reload := route{http.MethodPost, contract.ReloadPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+	reload := route{http.MethodPost, routing.ReloadPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 		r, err := h.Reload(q.Context())
 		r.Changes = list(r.Changes)
 		return r, err

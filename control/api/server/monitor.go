@@ -6,7 +6,6 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/internal/contract"
 	"weir/control/api/routing"
 )
 
@@ -23,7 +22,7 @@ func checkMonitor(c *api.MonitorChange) error {
 }
 
 func monitorRoute(d Monitor) route {
-	return route{http.MethodPost, contract.MonitorPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+	return route{http.MethodPost, routing.MonitorPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 		var c api.MonitorChange
 		if err := routing.ReadBody(w, q, 1<<20, &c); err != nil {
 			return nil, err

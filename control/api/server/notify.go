@@ -4,12 +4,11 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/internal/contract"
 	"weir/control/api/routing"
 )
 
 func notifyRoutes(c Notifier) []route {
-	return []route{{http.MethodPost, contract.NotifyTestPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+	return []route{{http.MethodPost, routing.NotifyTestPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 		var asked api.NotifyTest
 		if err := routing.ReadBody(w, q, maxSmallBody, &asked); err != nil {
 			return nil, err

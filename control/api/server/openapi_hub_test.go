@@ -13,7 +13,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"weir/control/api"
-	"weir/control/api/internal/contract"
+	"weir/control/api/routing"
 	"weir/control/fleet/wire"
 )
 
@@ -154,15 +154,15 @@ func TestHubIsAsDocumented(t *testing.T) {
 		for _, r := range hubRoutes(h) {
 			path, body := r.path, ""
 			switch {
-			case r.path == contract.FleetExplainPath:
+			case r.path == routing.FleetExplainPath:
 				path += "?q=192.0.2.1&node=edge-1"
-			case r.path == contract.FleetTracePath:
+			case r.path == routing.FleetTracePath:
 				body = traced
-			case r.path == contract.ConsolePath:
+			case r.path == routing.ConsolePath:
 				body = `{"read_only": true}`
-			case r.path == contract.RolloutsPath:
+			case r.path == routing.RolloutsPath:
 				body = `{"do": "pause"}`
-			case r.path == contract.EnforcePath:
+			case r.path == routing.EnforcePath:
 				path, body = strings.Replace(path, "{list}", "drop", 1), `{"after_seconds": 60}`
 			case r.method == "POST":
 				body = `{"action": "block", "entries": ["192.0.2.1"], "ttl_seconds": 60}`

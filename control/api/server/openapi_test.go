@@ -20,7 +20,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"weir/control/api"
-	"weir/control/api/internal/contract"
+	"weir/control/api/routing"
 	"weir/control/feed"
 )
 
@@ -243,34 +243,34 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		validate("/paths/~1v1~1events/get/responses/200/content/application~1x-ndjson/schema", line)
 	}
 	for _, r := range routes(daemon{s, c}) {
-		if r.path == contract.EventsPath || r.path == contract.ExportPath { // not JSON
+		if r.path == routing.EventsPath || r.path == routing.ExportPath { // not JSON
 			continue
 		}
 		path := strings.Replace(r.path, "{list}", "drop", 1)
-		if r.path == contract.ExplainPath {
+		if r.path == routing.ExplainPath {
 			path += "?q=192.0.2.1"
 		}
 		body := example["Change"]
 		switch {
-		case r.path == contract.ExplainPath:
+		case r.path == routing.ExplainPath:
 			body = `{"frames": ["AAAA"]}`
-		case r.path == contract.MonitorPath:
+		case r.path == routing.MonitorPath:
 			body = `{"on": true, "for_seconds": 600}`
-		case r.path == contract.PolicePath:
+		case r.path == routing.PolicePath:
 			body = `{"interface": "eth0", "rate": "3kpps", "for_seconds": 600}`
-		case r.path == contract.EnforcePath:
+		case r.path == routing.EnforcePath:
 			body = `{"after_seconds": 86400}`
-		case r.path == contract.FlushPath:
+		case r.path == routing.FlushPath:
 			body = `{"ssh_connection": "203.0.113.9 50000 192.0.2.1 22"}`
 		case r.path == api.MulticastPath:
 			body = example["MulticastChange"]
-		case r.path == contract.ConsolePath:
+		case r.path == routing.ConsolePath:
 			body = example["ConsoleRequest"]
-		case r.path == contract.NotifyTestPath:
+		case r.path == routing.NotifyTestPath:
 			body = example["NotifyTest"]
 		case r.method == "DELETE":
 			body = change
-		case r.path == contract.TracePath:
+		case r.path == routing.TracePath:
 			body = traced
 		}
 		w := httptest.NewRecorder()
@@ -293,7 +293,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 	}
 	c.err = &api.BadRequest{Entry: &index, Text: "x", Err: os.ErrInvalid}
 	w := httptest.NewRecorder()
-	Handler(daemon{s, c}).ServeHTTP(w, httptest.NewRequest("POST", contract.EntriesPath, strings.NewReader(change)))
+	Handler(daemon{s, c}).ServeHTTP(w, httptest.NewRequest("POST", routing.EntriesPath, strings.NewReader(change)))
 	validate("/components/responses/Error/content/application~1json/schema", w.Body.Bytes())
 }
 
@@ -322,7 +322,7 @@ func TestDocumentedFailures(t *testing.T) {
 				Handler(daemon{source{}, failing}).ServeHTTP(w, q)
 				return w.Code
 			}
-			if path != contract.EventsPath { // answers until the client goes away
+			if path != routing.EventsPath { // answers until the client goes away
 				if status := send("same-origin", "{}"); status != http.StatusOK {
 					needs("as the daemon fails", status)
 				}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/api"
-	"weir/control/api/internal/contract"
+	"weir/control/api/routing"
 )
 
 // peerProcess returns the process at the other end of a socket, whose number the kernel has
@@ -55,9 +55,9 @@ func claimed(q *http.Request, known api.Process) api.Process {
 	if known.Command != "" {
 		return known
 	}
-	text := q.Header.Get(contract.ProcessHeader)
+	text := q.Header.Get(routing.ProcessHeader)
 	var p api.Process
-	if text == "" || len(text) > contract.MaxProcessHeader || json.Unmarshal([]byte(text), &p) != nil ||
+	if text == "" || len(text) > routing.MaxProcessHeader || json.Unmarshal([]byte(text), &p) != nil ||
 		strings.ContainsFunc(p.Command+p.Terminal, api.NotPrintable) {
 		return known
 	}

@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/api/internal/contract"
 	"weir/control/api/routing"
 	"weir/control/clock"
 )
@@ -200,12 +199,12 @@ func (r route) at(path string) bool {
 // snapshotRoutes are answered from snapshots.
 func snapshotRoutes(s Snapshots) []route {
 	return []route{
-		{http.MethodGet, contract.StatusPath, func(http.ResponseWriter, *http.Request) (any, error) {
+		{http.MethodGet, routing.StatusPath, func(http.ResponseWriter, *http.Request) (any, error) {
 			status := s.Status()
 			status.Interfaces = list(status.Interfaces)
 			return status, nil
 		}},
-		{http.MethodGet, contract.TopPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		{http.MethodGet, routing.TopPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			limit, err := onlyLimit(q.URL.Query(), api.MaxTop, api.MaxTop)
 			if err != nil {
 				return nil, err
@@ -215,7 +214,7 @@ func snapshotRoutes(s Snapshots) []route {
 			}
 			return nil, routing.Fail(http.StatusServiceUnavailable, errors.New("no rates yet, the daemon has just started: try again in a second"))
 		}},
-		{http.MethodGet, contract.WeightsPath, func(http.ResponseWriter, *http.Request) (any, error) {
+		{http.MethodGet, routing.WeightsPath, func(http.ResponseWriter, *http.Request) (any, error) {
 			if w := s.Weights(); w != nil {
 				weights := *w
 				weights.Elements = list(w.Elements)
@@ -287,7 +286,7 @@ func (r route) on(mux *http.ServeMux) {
 
 // givenUp reports whether a client on this host no longer waits for the answer.
 func givenUp(q *http.Request) bool {
-	until, err := strconv.ParseInt(q.Header.Get(contract.UntilHeader), 10, 64)
+	until, err := strconv.ParseInt(q.Header.Get(routing.UntilHeader), 10, 64)
 	return err == nil && clock.This().Ran() > time.Duration(until)
 }
 
@@ -310,7 +309,7 @@ func checkQuery(u *url.URL) error {
 		return &api.BadRequest{Err: fmt.Errorf("the query: %w", err)}
 	}
 	for name, values := range query {
-		if len(values) > 1 && name != api.ReasonParameter && name != contract.NodeParameter {
+		if len(values) > 1 && name != api.ReasonParameter && name != routing.NodeParameter {
 			return &api.BadRequest{Err: fmt.Errorf("parameter %.60q is there %d times: want it once", name, len(values))}
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/internal/contract"
 	"weir/control/api/routing"
 )
 
@@ -13,7 +12,7 @@ const maxTracing = 4 << 20
 
 // traceRoute returns the route that traces packets.
 func traceRoute(s Recorder) route {
-	return route{http.MethodPost, contract.TracePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+	return route{http.MethodPost, routing.TracePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 		asked, err := readTrace(w, q)
 		if err != nil {
 			return nil, err

@@ -1,4 +1,4 @@
-package inventory
+package attach
 
 import (
 	"math"
@@ -7,29 +7,17 @@ import (
 	"os/exec"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"weir/control/engine"
 	"weir/control/list"
-	"weir/control/list/listfile"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/loader"
 )
-
-// parse returns the contents of a list.
-func parse(t *testing.T, text string) *list.Set {
-	t.Helper()
-	e, _, err := listfile.Parse("list", strings.NewReader(text), listfile.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return e.Set()
-}
 
 // build builds an engine of a list to block and one to allow.
 func build(t *testing.T, c engine.Config) *engine.Generation {

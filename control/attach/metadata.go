@@ -1,6 +1,4 @@
-// Package inventory reads and describes what is pinned beside programs: the metadata of an
-// attachment, and by that its counters. It detaches what is found there.
-package inventory
+package attach
 
 import (
 	"encoding/json"

@@ -1,6 +1,4 @@
-// Package contract has what the client and the server of the API agree on beside its types:
-// paths, parameters, headers and limits.
-package contract
+package routing
 
 import (
 	"crypto/x509"
