@@ -18,7 +18,7 @@ import (
 	"weir/control/compressed"
 	"weir/control/config"
 	"weir/control/list/listfile"
-	"weir/control/lockout"
+	"weir/control/ruleset"
 )
 
 const entriesLong = `
@@ -94,7 +94,7 @@ func newChange(c *cobra.Command, change api.Change) *cobra.Command {
 	socketFlag(f, &socket)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		change.TTL, change.SSH = ttl.Seconds(), lockout.SSHConnection()
+		change.TTL, change.SSH = ttl.Seconds(), ruleset.SSHConnection()
 		entries, err := entriesOf(c, args)
 		if err != nil {
 			return err

@@ -9,7 +9,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
-	"weir/control/lockout"
+	"weir/control/ruleset"
 )
 
 func newEnforce() *cobra.Command {
@@ -44,7 +44,7 @@ status, lists, explain and audit show what is on trial.`,
 			if err := checkAfter(c, after); err != nil {
 				return nil, err
 			}
-			change.After, change.SSH = after.Seconds(), lockout.SSHConnection()
+			change.After, change.SSH = after.Seconds(), ruleset.SSHConnection()
 			return of.Enforce(c.Context(), args[0], change)
 		},
 		text: func(c *cobra.Command, e *api.Enforced) { fmt.Fprintln(c.OutOrStdout(), e) },

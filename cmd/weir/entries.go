@@ -22,7 +22,7 @@ import (
 	"weir/control/feed"
 	"weir/control/list"
 	"weir/control/list/listfile"
-	"weir/control/lockout"
+	"weir/control/ruleset"
 )
 
 func newEntries() *cobra.Command {
@@ -159,7 +159,7 @@ SSH session, once an allow list has lost its entries, takes --force.`,
 	forceFlag(c.Flags(), &change.Force)
 	return question[*api.Changed]{
 		ask: func(c *cobra.Command, of *client.Client, args []string) (*api.Changed, error) {
-			change.SSH = lockout.SSHConnection()
+			change.SSH = ruleset.SSHConnection()
 			return of.Flush(c.Context(), args[0], change)
 		},
 		text: func(c *cobra.Command, changed *api.Changed) {
@@ -263,7 +263,7 @@ csv,column=2 or json,path=.data[].ip. The formats of files:
 		if err != nil {
 			return usageError{fmt.Errorf("--format: %w", err)}
 		}
-		change.List, change.TTL, change.SSH = args[0], ttl.Seconds(), lockout.SSHConnection()
+		change.List, change.TTL, change.SSH = args[0], ttl.Seconds(), ruleset.SSHConnection()
 		o.MaxBad = -1
 		if change.Entries, err = readImport(c, args[1], given, o); err != nil {
 			return err

@@ -10,7 +10,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
-	"weir/control/lockout"
+	"weir/control/ruleset"
 )
 
 func newPolice() *cobra.Command {
@@ -60,7 +60,7 @@ INTERFACE is one that weir filters, or a pattern as in weir.yaml.`,
 
 // setPolice sets a limit to the rate that is left of the arguments, or ends it.
 func setPolice(c *cobra.Command, of *client.Client, change api.PoliceChange, rate []string, during time.Duration) (*api.Policed, error) {
-	change.For, change.SSH = during.Seconds(), lockout.SSHConnection()
+	change.For, change.SSH = during.Seconds(), ruleset.SSHConnection()
 	if len(rate) > 0 {
 		change.Rate = rate[0]
 	}

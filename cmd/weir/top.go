@@ -17,7 +17,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
-	"weir/control/lockout"
+	"weir/control/ruleset"
 	"weir/control/top"
 )
 
@@ -187,7 +187,7 @@ func (r rows) Explain(ctx context.Context, entry string) (string, error) {
 
 func (r rows) Block(ctx context.Context, entry string) (string, error) {
 	done, err := r.client.Change(ctx, api.Change{
-		Action: api.Block, Entries: []string{entry}, TTL: time.Hour.Seconds(), Reason: "weir top", SSH: lockout.SSHConnection(),
+		Action: api.Block, Entries: []string{entry}, TTL: time.Hour.Seconds(), Reason: "weir top", SSH: ruleset.SSHConnection(),
 	})
 	switch {
 	case err != nil:
@@ -203,7 +203,7 @@ func (r rows) Block(ctx context.Context, entry string) (string, error) {
 }
 
 func (r rows) Lift(ctx context.Context, entry string) (string, error) {
-	done, err := r.client.Change(ctx, api.Change{Remove: true, Action: api.Block, Entries: []string{entry}, SSH: lockout.SSHConnection()})
+	done, err := r.client.Change(ctx, api.Change{Remove: true, Action: api.Block, Entries: []string{entry}, SSH: ruleset.SSHConnection()})
 	switch {
 	case err != nil:
 		return "", err

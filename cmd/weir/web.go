@@ -10,7 +10,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
-	"weir/control/lockout"
+	"weir/control/ruleset"
 )
 
 func newWeb() *cobra.Command {
@@ -78,7 +78,7 @@ func openConsole(c *cobra.Command, dial func() *client.Client) {
 			_, err = fmt.Fprintf(out, "ended: %s\n", plural(e.Sessions, "session", "sessions"))
 			return err
 		}
-		o, err := dial().OpenConsole(c.Context(), api.ConsoleRequest{ReadOnly: *readOnly, SSH: lockout.SSHConnection()})
+		o, err := dial().OpenConsole(c.Context(), api.ConsoleRequest{ReadOnly: *readOnly, SSH: ruleset.SSHConnection()})
 		switch {
 		case err != nil:
 			return err

@@ -13,13 +13,12 @@ import (
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/list/listfile"
-	"weir/control/lockout"
 	"weir/control/observe/flows"
 	"weir/control/ruleset"
 )
 
 // dropLingering ends the stay of entries that would cut off a peer by now.
-func (d *Daemon) dropLingering(objections []lockout.Objection) error {
+func (d *Daemon) dropLingering(objections []ruleset.Objection) error {
 	var batch []journal.Change
 	var behind []*ruleset.List
 	for _, l := range d.active.prepared.Lists {
@@ -46,7 +45,7 @@ func (d *Daemon) dropLingering(objections []lockout.Objection) error {
 // objected pairs a list with objections to active contents of its sources.
 type objected struct {
 	*ruleset.List
-	objections []lockout.Objection
+	objections []ruleset.Objection
 }
 
 // applyWith is apply together with what leaveOutWith has returned, which does not count.
@@ -77,18 +76,18 @@ func (d *Daemon) leaveOutWith(changes []engine.Change) (more []engine.Change, le
 	d.antiLockout.refresh()
 	d.antiLockout.lookAgain = time.Time{}
 	p := d.active.prepared.Copy()
-	var objections []lockout.Objection
+	var objections []ruleset.Objection
 	d.loop.aside(func() {
 		rules, _, err := engine.With(p.Rules, changes)
 		if err != nil {
 			return // they will not be made
 		}
-		objections = lockout.Check(rules, ruleset.PolicyOf(p.Config), p.Peers)
+		objections = ruleset.Check(rules, ruleset.PolicyOf(p.Config), p.Peers)
 		for _, l := range p.Lists {
-			of := objected{l, slices.DeleteFunc(slices.Clone(objections), func(o lockout.Objection) bool { return o.List != l.SourceNumber || !l.AntiLockout })}
+			of := objected{l, slices.DeleteFunc(slices.Clone(objections), func(o ruleset.Objection) bool { return o.List != l.SourceNumber || !l.AntiLockout })}
 			if len(of.objections) > 0 {
 				active := p.Contents(l.SourceNumber)
-				more = append(more, engine.Change{List: l.SourceNumber, Delta: lockout.Without(active, l.SourceNumber, of.objections).Diff(active)})
+				more = append(more, engine.Change{List: l.SourceNumber, Delta: ruleset.Without(active, l.SourceNumber, of.objections).Diff(active)})
 				left = append(left, of)
 			}
 		}
@@ -112,7 +111,7 @@ func (d *Daemon) followPeers(now time.Time) {
 	d.loop.Doing("it is checked whom the lists would cut off", "")
 	d.antiLockout.find(now)
 	var changed []*ruleset.List
-	var objections []lockout.Objection
+	var objections []ruleset.Objection
 	p := d.active.prepared.Copy()
 	d.loop.aside(func() { changed, objections = p.LeftOutAnew() })
 	if err := d.dropLingering(objections); err != nil {
@@ -186,7 +185,7 @@ func (g *antiLockout) refresh() {
 
 // cutsOff returns which peers a change of manual entries would cut off, the caller
 // among them, as an error of the caller's.
-func (g *antiLockout) cutsOff(batch []journal.Change, caller ...lockout.Peer) error {
+func (g *antiLockout) cutsOff(batch []journal.Change, caller ...ruleset.Peer) error {
 	g.refresh()
 	before := g.active.prepared.Rules
 	after, _, err := engine.With(before, g.active.prepared.ChangesOf(batch))
@@ -194,15 +193,15 @@ func (g *antiLockout) cutsOff(batch []journal.Change, caller ...lockout.Peer) er
 		return err
 	}
 	all, policy := slices.Concat(caller, g.active.prepared.Peers), ruleset.PolicyOf(g.active.prepared.Config)
-	if worse := lockout.New(lockout.Check(after, policy, all), lockout.Check(before, policy, all)); len(worse) > 0 {
-		return lockout.Error(worse)
+	if worse := ruleset.New(ruleset.Check(after, policy, all), ruleset.Check(before, policy, all)); len(worse) > 0 {
+		return ruleset.Error(worse)
 	}
 	return nil
 }
 
 // enforcingCutsOff returns which peers the manual entries of lists on trial would cut off
 // once they are enforced. What sources have is left out then.
-func (g *antiLockout) enforcingCutsOff(lists []*ruleset.List, caller ...lockout.Peer) error {
+func (g *antiLockout) enforcingCutsOff(lists []*ruleset.List, caller ...ruleset.Peer) error {
 	g.refresh()
 	before := g.active.prepared.Rules
 	after := slices.Clone(before)
@@ -214,18 +213,18 @@ func (g *antiLockout) enforcingCutsOff(lists []*ruleset.List, caller ...lockout.
 		}
 	}
 	all, policy := slices.Concat(caller, g.active.prepared.Peers), ruleset.PolicyOf(g.active.prepared.Config)
-	if worse := lockout.New(lockout.Check(after, policy, all), lockout.Check(before, policy, all)); len(worse) > 0 {
-		return fmt.Errorf("entry %w", lockout.Error(worse))
+	if worse := ruleset.New(ruleset.Check(after, policy, all), ruleset.Check(before, policy, all)); len(worse) > 0 {
+		return fmt.Errorf("entry %w", ruleset.Error(worse))
 	}
 	return nil
 }
 
 // passes reports whether failsafe or an allow list lets packets of a peer pass, whatever else would
 // drop them.
-func (g *antiLockout) passes(peer lockout.Peer) bool {
+func (g *antiLockout) passes(peer ruleset.Peer) bool {
 	p := g.active.prepared
 	rules := append(slices.Clone(p.Rules), engine.List{Contents: list.SetOf(peer.Key)})
-	return len(lockout.Check(rules, ruleset.PolicyOf(p.Config), []lockout.Peer{peer})) == 0
+	return len(ruleset.Check(rules, ruleset.PolicyOf(p.Config), []ruleset.Peer{peer})) == 0
 }
 
 // orForce ends the error of a change that would cut somebody off.

@@ -10,7 +10,6 @@ import (
 	"weir/control/api/server"
 	"weir/control/attach"
 	"weir/control/engine"
-	"weir/control/lockout"
 	"weir/control/notify"
 	"weir/control/observe/drops"
 	"weir/control/observe/events"
@@ -103,7 +102,7 @@ func (o *observers) protect(p *ruleset.Ruleset) {
 		of = append(of, peer.Key)
 	}
 	o.stages.Trackers.Protect(func(flows []key.Key) map[key.Key]string {
-		return lockout.Penalties(p.Rules, ruleset.PolicyOf(p.Config), p.Peers, flows)
+		return ruleset.Penalties(p.Rules, ruleset.PolicyOf(p.Config), p.Peers, flows)
 	}, of)
 }
 

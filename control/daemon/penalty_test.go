@@ -11,8 +11,8 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
-	"weir/control/lockout"
 	"weir/control/quantity"
+	"weir/control/ruleset"
 	"weir/control/stage/tracker"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -74,7 +74,7 @@ func TestForgedScansCutOffNothing(t *testing.T) {
 			d.followPeers(time.Now())
 			d.antiLockout.lookAgain = time.Now().Add(time.Hour)
 			// The host's resolvers are not those of a namespace.
-			d.active.prepared.Peers = append(d.active.prepared.Peers, lockout.Peer{What: "the resolver", Key: key.Source(netip.PrefixFrom(netip.MustParseAddr(resolver), 32))})
+			d.active.prepared.Peers = append(d.active.prepared.Peers, ruleset.Peer{What: "the resolver", Key: key.Source(netip.PrefixFrom(netip.MustParseAddr(resolver), 32))})
 			d.observers.protect(d.active.prepared)
 			return nil
 		}); err != nil {

@@ -15,7 +15,6 @@ import (
 	"weir/control/audit"
 	"weir/control/clock"
 	"weir/control/config"
-	"weir/control/lockout"
 	"weir/control/quantity"
 	"weir/control/ruleset"
 	"weir/control/stage/tracker"
@@ -218,11 +217,11 @@ func (p *policing) may(c api.PoliceChange, o *api.PoliceOverride) error {
 	if c.For != 0 {
 		o.Until = new(o.Since.Add(time.Duration(c.For * float64(time.Second))))
 	}
-	with, option, shares := "a flood", "--for", func(lockout.Peer) bool { return true }
+	with, option, shares := "a flood", "--for", func(ruleset.Peer) bool { return true }
 	err := p.active.prepared.Config.CheckPolice(targetOf(*o), rate)
 	if o.Source != "" {
 		prefix, _ := parseSource(o.Source) // which SetPolice has read
-		with, option, shares = "all else from "+o.Source, "--ttl", func(peer lockout.Peer) bool { return peer.Key.Overlaps(key.Source(prefix)) }
+		with, option, shares = "all else from "+o.Source, "--ttl", func(peer ruleset.Peer) bool { return peer.Key.Overlaps(key.Source(prefix)) }
 		if err = stages.CheckSource(rate); err == nil && !c.Force {
 			err = p.spares(key.Source(prefix), rate)
 		}
@@ -244,7 +243,7 @@ func (p *policing) spares(source key.Key, rate quantity.Rate) error {
 		return nil
 	}
 	prepared := p.active.prepared
-	if what := lockout.Penalties(prepared.Rules, ruleset.PolicyOf(prepared.Config), prepared.Peers, []key.Key{source})[source]; what != "" {
+	if what := ruleset.Penalties(prepared.Rules, ruleset.PolicyOf(prepared.Config), prepared.Peers, []key.Key{source})[source]; what != "" {
 		return fmt.Errorf("%v would hold back %s: %s", rate, what, orForce)
 	}
 	return nil

@@ -13,7 +13,6 @@ import (
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/fleet/node"
-	"weir/control/lockout"
 	"weir/control/observe/partners"
 	"weir/control/ruleset"
 	"weir/control/trial"
@@ -118,9 +117,9 @@ func (s *trials) Decide(next trial.Decisions) error {
 }
 
 // callers returns the connections of a caller.
-func callers(ssh, connection string) (all []lockout.Peer) {
+func callers(ssh, connection string) (all []ruleset.Peer) {
 	for what, text := range map[string]string{"your SSH session": ssh, "your connection": connection} {
-		if p, ok := lockout.Connection(what, text); ok {
+		if p, ok := ruleset.Connection(what, text); ok {
 			all = append(all, p)
 		}
 	}

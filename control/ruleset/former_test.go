@@ -15,7 +15,6 @@ import (
 	"weir/control/feed"
 	"weir/control/journal"
 	"weir/control/list"
-	"weir/control/lockout"
 	"weir/control/quantity"
 	"weir/filter/key"
 	"weir/filter/verdict"
@@ -38,7 +37,7 @@ type derivationCase struct {
 	list           config.List
 	of             config.Config
 	source, manual *list.Set
-	peers          []lockout.Peer
+	peers          []Peer
 }
 
 // read returns a rule set of the list, after another one.
@@ -111,10 +110,10 @@ func TestDerivedAfterReload(t *testing.T) {
 		"other manual entries":         func(c *derivationCase) { c.manual = left },
 		"a lower max_coverage":         func(c *derivationCase) { c.of.MaxCoverage = 1e-9 },
 		"no max_coverage":              func(c *derivationCase) { c.of.MaxCoverage = 0 },
-		"a failsafe prefix":            func(c *derivationCase) { c.of.Failsafe.Prefixes = failsafe("192.0.2.200/32") },
-		"another failsafe prefix":      func(c *derivationCase) { c.of.Failsafe.Prefixes = failsafe("2001:db8:4::/64") },
+		"a failsafe prefix":            func(c *derivationCase) { c.of.Failsafe.Prefixes = failsafeEntry("192.0.2.200/32") },
+		"another failsafe prefix":      func(c *derivationCase) { c.of.Failsafe.Prefixes = failsafeEntry("2001:db8:4::/64") },
 		"a peer that must not be cut off": func(c *derivationCase) {
-			c.peers = []lockout.Peer{{What: "the gateway", Key: key.Source(netip.MustParsePrefix("2001:db8:1::7/128"))}}
+			c.peers = []Peer{{What: "the gateway", Key: key.Source(netip.MustParsePrefix("2001:db8:1::7/128"))}}
 		},
 	} {
 		c := base
@@ -138,7 +137,7 @@ func TestDerivedAfterReload(t *testing.T) {
 	}
 }
 
-func failsafe(text string) (all []verdict.FailsafePrefix) {
+func failsafeEntry(text string) (all []verdict.FailsafePrefix) {
 	return []verdict.FailsafePrefix{{Prefix: netip.MustParsePrefix(text)}}
 }
 

@@ -16,7 +16,6 @@ import (
 	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/lists"
-	"weir/control/lockout"
 	"weir/filter/key"
 	"weir/filter/ordered"
 	"weir/filter/verdict"
@@ -24,9 +23,9 @@ import (
 
 // LeftOut has the entries of a list's sources that are not blocked.
 type LeftOut struct {
-	failsafe   []overFailsafe      // entries that cover failsafe prefixes
-	Objections []lockout.Objection // what it would cut off
-	shapes     []api.SpareShape    // of flows for which a set has no room
+	failsafe   []overFailsafe   // entries that cover failsafe prefixes
+	Objections []Objection      // what it would cut off
+	shapes     []api.SpareShape // of flows for which a set has no room
 
 	Private      int      // entries of private networks
 	firstPrivate []string // the first of these
@@ -36,13 +35,13 @@ type LeftOut struct {
 // peers returns what must not be blocked on the interfaces of a configuration.
 // What cannot be found out is returned as an error beside the rest. notified are the
 // servers of notifications and exports, by what they are of.
-func peers(c *config.Config, lists []*List, notified map[string][]netip.Addr) (all []lockout.Peer, failed error) {
+func peers(c *config.Config, lists []*List, notified map[string][]netip.Addr) (all []Peer, failed error) {
 	byNetns := make(map[string][]string)
 	for _, i := range c.Interfaces {
 		byNetns[i.Netns] = append(byNetns[i.Netns], i.Name)
 	}
 	for netns, names := range byNetns {
-		some, own, err := lockout.Networks(netns, func(name string) bool {
+		some, own, err := Networks(netns, func(name string) bool {
 			return slices.ContainsFunc(names, func(pattern string) bool {
 				ok, _ := path.Match(pattern, name)
 				return ok || pattern == name
@@ -56,20 +55,20 @@ func peers(c *config.Config, lists []*List, notified map[string][]netip.Addr) (a
 		if netns != "" {
 			continue // the daemon's own connections are elsewhere
 		}
-		all = append(all, lockout.Resolvers(own)...)
-		all = append(all, lockout.Logins(own)...)
+		all = append(all, Resolvers(own)...)
+		all = append(all, Logins(own)...)
 		for _, l := range lists {
 			if l.From == nil {
 				continue
 			}
 			for _, s := range l.From.Status().Sources {
-				all = append(all, lockout.Servers("list "+l.Name, s.Servers, own)...)
+				all = append(all, Servers("list "+l.Name, s.Servers, own)...)
 			}
 		}
 		for _, target := range slices.Sorted(maps.Keys(notified)) {
-			all = append(all, lockout.Servers(target, notified[target], own)...)
+			all = append(all, Servers(target, notified[target], own)...)
 		}
-		if p, ok := lockout.Connection("the SSH session", startedBy()); ok {
+		if p, ok := Connection("the SSH session", startedBy()); ok {
 			all = append(all, p)
 		}
 	}
@@ -85,7 +84,7 @@ func (p *Ruleset) LookForPeers(notified map[string][]netip.Addr) (err error) {
 }
 
 // startedBy is the SSH session that this process was started from.
-var startedBy = sync.OnceValue(lockout.SSHConnection)
+var startedBy = sync.OnceValue(SSHConnection)
 
 // PolicyOf returns what passes before lists are asked.
 func PolicyOf(c *config.Config) *verdict.Policy {
@@ -98,22 +97,22 @@ func PolicyOf(c *config.Config) *verdict.Policy {
 
 // leaveOut leaves out of the contents of sources what would cut off peers, and
 // private networks where that is wanted.
-func (p *Ruleset) leaveOut(peers []lockout.Peer) {
+func (p *Ruleset) leaveOut(peers []Peer) {
 	p.Peers = peers
-	objections := lockout.Check(p.Rules, PolicyOf(p.Config), peers)
+	objections := Check(p.Rules, PolicyOf(p.Config), peers)
 	for _, l := range p.Lists {
 		if l.SourceNumber != 0 {
 			p.Rules[l.SourceNumber-1].Contents, l.Left = l.without(p.Config, p.Contents(l.SourceNumber), objections)
 		}
 		if over := p.LingeringOver(l, objections); len(over) > 0 {
-			p.Rules[l.ManualNumber-1].Contents = lockout.WithoutKeys(p.Contents(l.ManualNumber), over...)
+			p.Rules[l.ManualNumber-1].Contents = WithoutKeys(p.Contents(l.ManualNumber), over...)
 		}
 	}
 }
 
 // LingeringOver returns the entries that have left a list's feed, stay for its TTL, and would cut
 // off a peer: unlike those of commands, no operator wants them.
-func (p *Ruleset) LingeringOver(l *List, objections []lockout.Objection) (over []key.Key) {
+func (p *Ruleset) LingeringOver(l *List, objections []Objection) (over []key.Key) {
 	if l.TTL == 0 || !l.AntiLockout {
 		return nil
 	}
@@ -140,7 +139,7 @@ type read struct {
 // them, since each question takes as long as there are lists.
 type admission struct {
 	config     *config.Config
-	objections []lockout.Objection
+	objections []Objection
 	census     *engine.Census
 }
 
@@ -153,7 +152,7 @@ func (p *Ruleset) admission(all []read) *admission {
 		}
 		rules[r.SourceNumber-1].Contents = r.contents
 	}
-	return &admission{p.Config, lockout.Check(rules, PolicyOf(p.Config), p.Peers), engine.NewCensus(active)}
+	return &admission{p.Config, Check(rules, PolicyOf(p.Config), p.Peers), engine.NewCensus(active)}
 }
 
 // Admit returns contents without what is left out.
@@ -225,7 +224,7 @@ func (o *LeftOut) spare() (n int) {
 func (o *LeftOut) Entries() int { return len(o.failsafe) + len(firstOf(o.Objections)) + o.spare() }
 
 // without returns contents without what is left out.
-func (l *List) without(c *config.Config, contents *list.Set, objections []lockout.Objection) (*list.Set, LeftOut) {
+func (l *List) without(c *config.Config, contents *list.Set, objections []Objection) (*list.Set, LeftOut) {
 	var left LeftOut
 	if l.Action == config.Allow {
 		return contents, left
@@ -245,14 +244,14 @@ func (l *List) without(c *config.Config, contents *list.Set, objections []lockou
 	for i, o := range left.failsafe {
 		over[i] = o.entry
 	}
-	contents = lockout.WithoutKeys(contents, over...)
+	contents = WithoutKeys(contents, over...)
 	if l.AntiLockout {
 		for _, o := range objections {
 			if o.List == l.SourceNumber && (!l.ExcludePrivate || !inside.Has(o.Entry)) && !slices.Contains(over, o.Entry) {
 				left.Objections = append(left.Objections, o)
 			}
 		}
-		contents = lockout.Without(contents, l.SourceNumber, left.Objections)
+		contents = Without(contents, l.SourceNumber, left.Objections)
 	}
 	return contents, left
 }
@@ -279,9 +278,9 @@ func (l *List) warnings() (all []string) {
 }
 
 // firstOf returns an objection of each entry.
-func firstOf(all []lockout.Objection) (first []lockout.Objection) {
+func firstOf(all []Objection) (first []Objection) {
 	for _, o := range all {
-		if !slices.ContainsFunc(first, func(f lockout.Objection) bool { return f.Entry == o.Entry }) {
+		if !slices.ContainsFunc(first, func(f Objection) bool { return f.Entry == o.Entry }) {
 			first = append(first, o)
 		}
 	}
@@ -318,7 +317,7 @@ func (l *List) LogLeftOut(log *slog.Logger, before LeftOut) {
 
 // LeftOutAnew returns the lists of which other entries are to be left out than before, or are no longer to stay, and the
 // objections to manual entries, beside some to other entries.
-func (p *Ruleset) LeftOutAnew() (changed []*List, objections []lockout.Objection) {
+func (p *Ruleset) LeftOutAnew() (changed []*List, objections []Objection) {
 	var all []read
 	var considered []*List
 	entries := 0
@@ -358,9 +357,9 @@ func (p *Ruleset) stayingOver(lists []*List) (over []*List) {
 	if len(lists) == 0 {
 		return nil
 	}
-	objections := lockout.Check(p.Rules, PolicyOf(p.Config), p.Peers)
+	objections := Check(p.Rules, PolicyOf(p.Config), p.Peers)
 	return slices.DeleteFunc(lists, func(l *List) bool {
-		return !slices.ContainsFunc(objections, func(o lockout.Objection) bool { return o.List == l.SourceNumber })
+		return !slices.ContainsFunc(objections, func(o Objection) bool { return o.List == l.SourceNumber })
 	})
 }
 

@@ -9,7 +9,6 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/list"
-	"weir/control/lockout"
 	"weir/filter/key"
 	"weir/filter/verdict"
 )
@@ -22,11 +21,11 @@ func TestNotificationsAreGuarded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(all, func(p lockout.Peer) bool { return p.What == "the server 192.0.2.9 of notification target pager" })
-	if i < 0 || len(lockout.Check([]engine.List{{Contents: list.SetOf(key.Source(netip.MustParsePrefix("192.0.2.0/24")))}}, &verdict.Policy{}, all[i:i+1])) != 1 {
+	i := slices.IndexFunc(all, func(p Peer) bool { return p.What == "the server 192.0.2.9 of notification target pager" })
+	if i < 0 || len(Check([]engine.List{{Contents: list.SetOf(key.Source(netip.MustParsePrefix("192.0.2.0/24")))}}, &verdict.Policy{}, all[i:i+1])) != 1 {
 		t.Errorf("peers: %+v", all)
 	}
-	if slices.ContainsFunc(all, func(p lockout.Peer) bool { return strings.Contains(p.What, "127.0.0.1 of notification") }) {
+	if slices.ContainsFunc(all, func(p Peer) bool { return strings.Contains(p.What, "127.0.0.1 of notification") }) {
 		t.Errorf("a server of this host is a peer: %+v", all)
 	}
 }

@@ -1,5 +1,6 @@
 // Package ruleset has the lists of a configuration with their contents: reads their sources, decides what of
-// that is left out, derives prefixes, and says what has become of each list. An engine is built from it.
+// that is left out, derives prefixes, and says what has become of each list. An engine is built from it. It knows
+// what must not be blocked: the packets that keep a host on its network, and its operator on the host.
 //
 // A [Ruleset] belongs to one goroutine, that of the daemon's loop. What takes long is called of a copy
 // ([Ruleset.Copy]), beside that.
@@ -27,7 +28,6 @@ import (
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/lists"
-	"weir/control/lockout"
 	"weir/control/observe/learn"
 	"weir/control/stages"
 	"weir/control/trial"
@@ -49,8 +49,8 @@ type Ruleset struct {
 	Journal *journal.Journal // of manual entries
 	Stages  *stages.Table
 
-	Peers []lockout.Peer // what must not be blocked, as last seen
-	blind string         // why some of those are unknown
+	Peers []Peer // what must not be blocked, as last seen
+	blind string // why some of those are unknown
 
 	notified map[string][]netip.Addr // servers of notifications and exports, as last seen
 

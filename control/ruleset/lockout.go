@@ -1,6 +1,4 @@
-// Package lockout knows what must not be blocked: the packets that keep a host on its
-// network, and its operator on the host.
-package lockout
+package ruleset
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package lockout
+package ruleset
 
 import (
 	"maps"
@@ -15,7 +15,7 @@ import (
 	"weir/filter/verdict"
 )
 
-func lists(t *testing.T, allow string, block ...string) []engine.List {
+func engineLists(t *testing.T, allow string, block ...string) []engine.List {
 	t.Helper()
 	set := func(texts ...string) *list.Set {
 		var all list.Entries
@@ -97,7 +97,7 @@ func TestCheck(t *testing.T) {
 		if p == nil {
 			p = &verdict.Policy{}
 		}
-		rules := lists(t, c.allow, c.block)
+		rules := engineLists(t, c.allow, c.block)
 		got := Check(rules, p, peers)
 		what := ""
 		if len(got) > 0 {
@@ -162,7 +162,7 @@ func TestPenalties(t *testing.T) {
 		key.Destination(netip.MustParsePrefix("192.0.2.53/32")): "",
 		flow: "",
 	}
-	got := Penalties(lists(t, "203.0.113.0/28", "10.0.0.0/8", "192.0.2.53"), policy, peers, slices.Collect(maps.Keys(want)))
+	got := Penalties(engineLists(t, "203.0.113.0/28", "10.0.0.0/8", "192.0.2.53"), policy, peers, slices.Collect(maps.Keys(want)))
 	for k, what := range want {
 		if got[k] != what {
 			t.Errorf("a penalty of %v would cut off %q, want %q", k, got[k], what)
