@@ -255,9 +255,11 @@ type held struct {
 	now    uint64
 }
 
-// shown returns the limits, with the packets that they hold back.
+// shown returns the limits, with the packets that they hold back. Programs end those of sources by
+// themselves, also while a reload is to be confirmed.
 func (p *policing) shown() []api.PoliceOverride {
-	all, next := slices.Clone(p.enforced), make(map[string]held)
+	now, next := time.Now(), make(map[string]held)
+	all := slices.DeleteFunc(slices.Clone(p.enforced), func(o api.PoliceOverride) bool { return o.Source != "" && over(o.Until, now) })
 	for n, o := range all {
 		prefix, err := parseSource(o.Source)
 		if err != nil { // it is of an interface

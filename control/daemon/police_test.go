@@ -13,6 +13,7 @@ import (
 	"weir/filter/penalty"
 	"weir/filter/verdict"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // limiting returns functions that have a daemon set a limit with a change: one that must be refused for a
@@ -158,4 +159,26 @@ func TestLimitRefused(t *testing.T) {
 	if _, err := d.policing.SetPolice(t.Context(), api.PoliceChange{Source: "192.0.2.1", Rate: "1kpps"}); err == nil || !strings.Contains(err.Error(), "as many as there can be") {
 		t.Errorf("one too many: %v", err)
 	}
+}
+
+// While a reload is to be confirmed, a limit of a source ends all the same, and the status says so.
+func TestLimitEndsUnconfirmed(t *testing.T) {
+	t.Parallel() // it waits
+	r := configure(t, lab.New(t).B)
+	d := begin(t, r)
+	for source, seconds := range map[string]float64{"192.0.2.0/24": 1, "198.51.100.1": 3600} {
+		if _, err := d.policing.SetPolice(t.Context(), api.PoliceChange{Source: source, Rate: "1kpps", For: seconds}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := d.ReloadUnconfirmed(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, "the limit's end", func() bool {
+		if err := d.loop.doAlone(t.Context(), func() error { d.note(); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		all := d.readings.Status().Policed
+		return len(all) == 1 && all[0].Source == "198.51.100.1"
+	})
 }
