@@ -153,8 +153,13 @@ func TestLimitRefused(t *testing.T) {
 	accepted("others than the caller", func(c *api.PoliceChange) { c.Source = "192.0.2.128/25" })
 	accepted("fast enough for a failsafe prefix", func(c *api.PoliceChange) { c.Source, c.Rate = "203.0.113.0/29", "1kpps" })
 
-	for n := range penalty.MaxLimits {
-		d.policing.set = append(d.policing.set, api.PoliceOverride{Source: netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}).String(), Rate: "1kpps"})
+	if err := d.loop.doAlone(t.Context(), func() error {
+		for n := range penalty.MaxLimits {
+			d.policing.set = append(d.policing.set, api.PoliceOverride{Source: netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}).String(), Rate: "1kpps"})
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 	if _, err := d.policing.SetPolice(t.Context(), api.PoliceChange{Source: "192.0.2.1", Rate: "1kpps"}); err == nil || !strings.Contains(err.Error(), "as many as there can be") {
 		t.Errorf("one too many: %v", err)
