@@ -569,7 +569,7 @@ func (v *view) talker(m *markup, tracker int, f *api.Flow, block bool) {
 		quick(m, fmt.Sprintf("b-%d-%s", tracker, f.Key), "block", f.Key, "Block 1 h", "Block "+f.Key+" for an hour")
 		m.add(`</td>`)
 	}
-	m.add(`<td class="n">%s</td><td class="n">%s</td><td class="n">%s</td><td>%s</td><td>%s</td><td class="n">%s</td>`,
+	m.add(`<td class="n">%s</td><td class="n">%s</td><td class="n">%s</td><td class="words">%s</td><td class="words">%s</td><td class="n">%s</td>`,
 		about+pps(f.Packets), share(f.Share), dropped, why, state, bits(f.Bytes))
 	m.add("</tr>\n")
 }

@@ -316,7 +316,7 @@ func TestIncident(t *testing.T) {
 	d.shows("answer", "weir console")
 	d.shows("p-entries", loud)
 	d.until("its packets are dropped", fmt.Sprintf(`[...document.querySelectorAll("#p-talkers tr")].some(r => r.textContent.includes(%q) && r.textContent.includes("blocked (manual)"))`, loud))
-	d.looksRight("", 360, 768, 1280, 2560)
+	d.looksRight("", 360, 768, 1280, 1440, 2560)
 	// Text has the contrast that WCAG wants of it, and controls have names.
 	for _, c := range []string{"--ink", "--quiet", "--passed", "--dropped", "--accent", "--warn"} {
 		if ratio := eval[float64](d, fmt.Sprintf(contrast, c)); ratio < 4.5 {
@@ -453,8 +453,8 @@ func (d *desk) looksRight(name string, widths ...int64) {
 			if overlap := eval[string](d, overlaps); overlap != "" {
 				d.t.Errorf("at %d px these overlap: %s", width, overlap)
 			}
-			if width == 768 {
-				d.until("tables are whole on a tablet", `[...document.querySelectorAll("#p-talkers .scroll, #p-audit .scroll")].every(e => e.scrollWidth <= e.clientWidth)`)
+			if width == 768 || width == 1440 {
+				d.until(fmt.Sprintf("tables are whole at %d px", width), `[...document.querySelectorAll("#p-talkers .scroll, #p-audit .scroll")].every(e => e.scrollWidth <= e.clientWidth)`)
 			}
 			d.until("the theme is "+theme, fmt.Sprintf("(getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0] < 128) === %t", theme == "dark"))
 			d.picture(fmt.Sprintf("%s%s-%d", name, theme, width))
