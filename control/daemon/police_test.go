@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +14,6 @@ import (
 	"weir/filter/penalty"
 	"weir/filter/verdict"
 	"weir/tests/lab"
-	"weir/tests/wait"
 )
 
 // limiting returns functions that have a daemon set a limit with a change: one that must be refused for a
@@ -168,22 +168,35 @@ func TestLimitRefused(t *testing.T) {
 
 // While a reload is to be confirmed, a limit of a source ends all the same, and the status says so.
 func TestLimitEndsUnconfirmed(t *testing.T) {
-	t.Parallel() // it waits
-	r := configure(t, lab.New(t).B)
-	d := begin(t, r)
-	for source, seconds := range map[string]float64{"192.0.2.0/24": 1, "198.51.100.1": 3600} {
-		if _, err := d.policing.SetPolice(t.Context(), api.PoliceChange{Source: source, Rate: "1kpps", For: seconds}); err != nil {
+	t.Parallel()
+	d := begin(t, configure(t, lab.New(t).B))
+	for _, source := range []string{"192.0.2.0/24", "198.51.100.1"} {
+		if _, err := d.policing.SetPolice(t.Context(), api.PoliceChange{Source: source, Rate: "1kpps", For: 3600}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if _, err := d.ReloadUnconfirmed(t.Context(), time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	wait.For(t, "the limit's end", func() bool {
-		if err := d.loop.doAlone(t.Context(), func() error { d.note(); return nil }); err != nil {
-			t.Fatal(err)
+	shown := func(what string, want ...string) {
+		t.Helper()
+		var sources []string
+		for _, o := range d.readings.Status().Policed {
+			sources = append(sources, o.Source)
 		}
-		all := d.readings.Status().Policed
-		return len(all) == 1 && all[0].Source == "198.51.100.1"
-	})
+		if !slices.Equal(sources, want) {
+			t.Errorf("%s: status has the limits of %q, want %q", what, sources, want)
+		}
+	}
+	shown("unconfirmed", "192.0.2.0/24", "198.51.100.1")
+	if err := d.loop.doAlone(t.Context(), func() error {
+		all := slices.Clone(d.policing.set)
+		all[0].Until = new(time.Now())
+		d.policing.set, d.policing.enforced = all, all
+		d.note()
+		return d.policing.end(time.Now())
+	}); err != nil {
+		t.Fatal(err)
+	}
+	shown("after the end of one", "198.51.100.1")
 }

@@ -183,7 +183,8 @@ func (p *Sources) Meeting(known key.Key) (all []verdict.Penalty) {
 	if narrowest != nil {
 		all = append(all, *narrowest)
 	}
-	return all
+	now := loader.Monotonic()
+	return slices.DeleteFunc(all, func(x verdict.Penalty) bool { return x.Until <= now }) // until it is removed, it hides wider ones
 }
 
 // Unit is the unit of the limit, packets or bytes.
