@@ -24,6 +24,7 @@ import (
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/api/routing"
+	"weir/tests/wait"
 )
 
 // authority issues certificates for a test.
@@ -111,7 +112,7 @@ func (a authority) client(t *testing.T, cert, key string) *http.Client {
 		c.Certificates = []tls.Certificate{own}
 	}
 	transport := &http.Transport{TLSClientConfig: c, DisableKeepAlives: true}
-	return &http.Client{Transport: transport, Timeout: 10 * time.Second}
+	return &http.Client{Transport: transport, Timeout: wait.Patience}
 }
 
 func serveTLS(t *testing.T, c controls, cert, key, clientCA string) string {

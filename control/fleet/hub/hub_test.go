@@ -200,7 +200,7 @@ type directGetter struct {
 
 // get asks for a message directly, nil if there is none.
 func (d directGetter) get(request string) (*nats.Msg, error) {
-	m, err := d.conn.Request(wire.NodeFetchSubject(d.node), []byte(request), 5*time.Second)
+	m, err := d.conn.Request(wire.NodeFetchSubject(d.node), []byte(request), wait.Patience)
 	if err != nil {
 		return nil, err
 	}
@@ -628,7 +628,7 @@ func TestPermissions(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer own.Close()
-	if m, err := own.Request(wire.AskSubject("edge-1", "explain"), nil, 5*time.Second); err != nil || string(m.Data) != "answer" {
+	if m, err := own.Request(wire.AskSubject("edge-1", "explain"), nil, wait.Patience); err != nil || string(m.Data) != "answer" {
 		t.Errorf("asked: %v", err)
 	}
 

@@ -134,7 +134,7 @@ func TestFetchForOthers(t *testing.T) {
 	if err := bad.Flush(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
 		t.Fatal(err)
 	}
-	if _, err := good.Request(wire.NodeFetchSubject("good"), []byte(chunk), 10*time.Second); err != nil { // after all that
+	if _, err := good.Request(wire.NodeFetchSubject("good"), []byte(chunk), wait.Patience); err != nil { // after all that
 		t.Error(err)
 	}
 	if n := good.messages.Load(); n > 1 { // its own answer, which the inbox has, too
@@ -271,7 +271,7 @@ func TestFetchLimit(t *testing.T) {
 	var sent, got int64
 	refused := false
 	for end := wait.Deadline(); !refused && time.Now().Before(end); {
-		m, err := c.Request(wire.NodeFetchSubject("edge-1"), what, 10*time.Second)
+		m, err := c.Request(wire.NodeFetchSubject("edge-1"), what, wait.Patience)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -284,7 +284,7 @@ func TestFetchLimit(t *testing.T) {
 		t.Errorf("refused: %v, after %d bytes", refused, got)
 	}
 	f.named("edge-1", "more than there is")
-	if m, err := other.Request(wire.NodeFetchSubject("edge-2"), what, 10*time.Second); err != nil || m.Header.Get("Status") != "" {
+	if m, err := other.Request(wire.NodeFetchSubject("edge-2"), what, wait.Patience); err != nil || m.Header.Get("Status") != "" {
 		t.Errorf("another node: %v", err)
 	}
 }
