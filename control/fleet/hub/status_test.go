@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"weir/control/api"
+	"weir/tests/wait"
 )
 
 func TestUnconnected(t *testing.T) {
@@ -51,4 +52,20 @@ func TestReplicas(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.what, got, c.says)
 		}
 	}
+}
+
+// A hub says that none of its nodes is connected, until one is.
+func TestNoNodeConnected(t *testing.T) {
+	t.Parallel() // it waits
+	f := newFleet(t)
+	f.start("")
+	h := f.host("edge-1")
+	const problem = "0 of 1 nodes are connected"
+	says := func() bool { return strings.Contains(strings.Join(f.problems(), "\n"), problem) }
+	h.stop()
+	f.stop()
+	f.start("")
+	wait.For(t, problem, says)
+	f.again(h)
+	wait.For(t, "the node is connected", func() bool { return !says() })
 }
