@@ -200,7 +200,7 @@ type directGetter struct {
 
 // get asks for a message directly, nil if there is none.
 func (d directGetter) get(request string) (*nats.Msg, error) {
-	m, err := d.conn.Request(wire.NodeFetchSubject(d.node), []byte(request), wait.Patience)
+	m, err := d.conn.Request(wire.NodeFetchSubject(d.node), []byte(request), 5*time.Second)
 	if err != nil {
 		return nil, err
 	}
