@@ -119,7 +119,7 @@ func (f *fleet) honest() (end func()) {
 			before := sums()
 			s, err := hub.Fleet(ctx)
 			after := sums()
-			if err != nil {
+			if err != nil || ctx.Err() != nil { // the hub was not asked
 				continue
 			}
 			for _, n := range s.Nodes {
