@@ -225,7 +225,7 @@ func TestOtherReasons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if i, err := StatusOf(a); err != nil || max(i.Reasons["rain"].Packets, i.Reasons["snow"].Packets) < packets {
+	if i, err := statusOf(a); err != nil || max(i.Reasons["rain"].Packets, i.Reasons["snow"].Packets) < packets {
 		t.Errorf("%+v, %v", i, err)
 	}
 	a.Close()

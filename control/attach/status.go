@@ -83,7 +83,7 @@ func ReadStatus(pins loader.Pins) ([]Status, error) {
 	attachments, err := pins.List()
 	all := []Status{}
 	for _, a := range attachments {
-		i, bad := StatusOf(a)
+		i, bad := statusOf(a)
 		err = errors.Join(err, bad)
 		all = append(all, i)
 		if bad := a.Close(); bad != nil {
@@ -109,9 +109,9 @@ func ForgetShared(pins loader.Pins) error {
 	return pins.ForgetShared()
 }
 
-// StatusOf returns the state of an attachment. Where its metadata cannot be read,
+// statusOf returns the state of an attachment. Where its metadata cannot be read,
 // that is missing, and the error says so.
-func StatusOf(a *loader.Attachment) (Status, error) {
+func statusOf(a *loader.Attachment) (Status, error) {
 	t := a.Target()
 	d, err := MetadataOf(a)
 	i := Status{

@@ -82,7 +82,7 @@ func (d *Daemon) leaveOutWith(changes []engine.Change) (more []engine.Change, le
 		if err != nil {
 			return // they will not be made
 		}
-		objections = ruleset.Check(rules, ruleset.PolicyOf(p.Config), p.Peers)
+		objections = ruleset.Objections(rules, ruleset.PolicyOf(p.Config), p.Peers)
 		for _, l := range p.Lists {
 			of := objected{l, slices.DeleteFunc(slices.Clone(objections), func(o ruleset.Objection) bool { return o.List != l.SourceNumber || !l.AntiLockout })}
 			if len(of.objections) > 0 {
@@ -193,8 +193,8 @@ func (g *antiLockout) cutsOff(batch []journal.Change, caller ...ruleset.Peer) er
 		return err
 	}
 	all, policy := slices.Concat(caller, g.active.prepared.Peers), ruleset.PolicyOf(g.active.prepared.Config)
-	if worse := ruleset.New(ruleset.Check(after, policy, all), ruleset.Check(before, policy, all)); len(worse) > 0 {
-		return ruleset.Error(worse)
+	if worse := ruleset.NewObjections(ruleset.Objections(after, policy, all), ruleset.Objections(before, policy, all)); len(worse) > 0 {
+		return ruleset.ObjectionsError(worse)
 	}
 	return nil
 }
@@ -213,8 +213,8 @@ func (g *antiLockout) enforcingCutsOff(lists []*ruleset.List, caller ...ruleset.
 		}
 	}
 	all, policy := slices.Concat(caller, g.active.prepared.Peers), ruleset.PolicyOf(g.active.prepared.Config)
-	if worse := ruleset.New(ruleset.Check(after, policy, all), ruleset.Check(before, policy, all)); len(worse) > 0 {
-		return fmt.Errorf("entry %w", ruleset.Error(worse))
+	if worse := ruleset.NewObjections(ruleset.Objections(after, policy, all), ruleset.Objections(before, policy, all)); len(worse) > 0 {
+		return fmt.Errorf("entry %w", ruleset.ObjectionsError(worse))
 	}
 	return nil
 }
@@ -224,7 +224,7 @@ func (g *antiLockout) enforcingCutsOff(lists []*ruleset.List, caller ...ruleset.
 func (g *antiLockout) passes(peer ruleset.Peer) bool {
 	p := g.active.prepared
 	rules := append(slices.Clone(p.Rules), engine.List{Contents: list.SetOf(peer.Key)})
-	return len(ruleset.Check(rules, ruleset.PolicyOf(p.Config), []ruleset.Peer{peer})) == 0
+	return len(ruleset.Objections(rules, ruleset.PolicyOf(p.Config), []ruleset.Peer{peer})) == 0
 }
 
 // orForce ends the error of a change that would cut somebody off.

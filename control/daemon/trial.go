@@ -119,7 +119,7 @@ func (s *trials) Decide(next trial.Decisions) error {
 // callers returns the connections of a caller.
 func callers(ssh, connection string) (all []ruleset.Peer) {
 	for what, text := range map[string]string{"your SSH session": ssh, "your connection": connection} {
-		if p, ok := ruleset.Connection(what, text); ok {
+		if p, ok := ruleset.ConnectionPeer(what, text); ok {
 			all = append(all, p)
 		}
 	}

@@ -41,7 +41,7 @@ func peers(c *config.Config, lists []*List, notified map[string][]netip.Addr) (a
 		byNetns[i.Netns] = append(byNetns[i.Netns], i.Name)
 	}
 	for netns, names := range byNetns {
-		some, own, err := Networks(netns, func(name string) bool {
+		some, own, err := networkPeers(netns, func(name string) bool {
 			return slices.ContainsFunc(names, func(pattern string) bool {
 				ok, _ := path.Match(pattern, name)
 				return ok || pattern == name
@@ -55,20 +55,20 @@ func peers(c *config.Config, lists []*List, notified map[string][]netip.Addr) (a
 		if netns != "" {
 			continue // the daemon's own connections are elsewhere
 		}
-		all = append(all, Resolvers(own)...)
-		all = append(all, Logins(own)...)
+		all = append(all, resolvers(resolvFile, upstreamFile, own)...)
+		all = append(all, logins(sessionsDir, own)...)
 		for _, l := range lists {
 			if l.From == nil {
 				continue
 			}
 			for _, s := range l.From.Status().Sources {
-				all = append(all, Servers("list "+l.Name, s.Servers, own)...)
+				all = append(all, serverPeers("list "+l.Name, s.Servers, own)...)
 			}
 		}
 		for _, target := range slices.Sorted(maps.Keys(notified)) {
-			all = append(all, Servers(target, notified[target], own)...)
+			all = append(all, serverPeers(target, notified[target], own)...)
 		}
-		if p, ok := Connection("the SSH session", startedBy()); ok {
+		if p, ok := ConnectionPeer("the SSH session", startedBy()); ok {
 			all = append(all, p)
 		}
 	}
@@ -99,13 +99,13 @@ func PolicyOf(c *config.Config) *verdict.Policy {
 // private networks where that is wanted.
 func (p *Ruleset) leaveOut(peers []Peer) {
 	p.Peers = peers
-	objections := Check(p.Rules, PolicyOf(p.Config), peers)
+	objections := Objections(p.Rules, PolicyOf(p.Config), peers)
 	for _, l := range p.Lists {
 		if l.SourceNumber != 0 {
 			p.Rules[l.SourceNumber-1].Contents, l.Left = l.without(p.Config, p.Contents(l.SourceNumber), objections)
 		}
 		if over := p.LingeringOver(l, objections); len(over) > 0 {
-			p.Rules[l.ManualNumber-1].Contents = WithoutKeys(p.Contents(l.ManualNumber), over...)
+			p.Rules[l.ManualNumber-1].Contents = withoutKeys(p.Contents(l.ManualNumber), over...)
 		}
 	}
 }
@@ -152,7 +152,7 @@ func (p *Ruleset) admission(all []read) *admission {
 		}
 		rules[r.SourceNumber-1].Contents = r.contents
 	}
-	return &admission{p.Config, Check(rules, PolicyOf(p.Config), p.Peers), engine.NewCensus(active)}
+	return &admission{p.Config, Objections(rules, PolicyOf(p.Config), p.Peers), engine.NewCensus(active)}
 }
 
 // Admit returns contents without what is left out.
@@ -244,7 +244,7 @@ func (l *List) without(c *config.Config, contents *list.Set, objections []Object
 	for i, o := range left.failsafe {
 		over[i] = o.entry
 	}
-	contents = WithoutKeys(contents, over...)
+	contents = withoutKeys(contents, over...)
 	if l.AntiLockout {
 		for _, o := range objections {
 			if o.List == l.SourceNumber && (!l.ExcludePrivate || !inside.Has(o.Entry)) && !slices.Contains(over, o.Entry) {
@@ -357,7 +357,7 @@ func (p *Ruleset) stayingOver(lists []*List) (over []*List) {
 	if len(lists) == 0 {
 		return nil
 	}
-	objections := Check(p.Rules, PolicyOf(p.Config), p.Peers)
+	objections := Objections(p.Rules, PolicyOf(p.Config), p.Peers)
 	return slices.DeleteFunc(lists, func(l *List) bool {
 		return !slices.ContainsFunc(objections, func(o Objection) bool { return o.List == l.SourceNumber })
 	})

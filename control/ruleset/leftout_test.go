@@ -22,7 +22,7 @@ func TestNotificationsAreGuarded(t *testing.T) {
 		t.Fatal(err)
 	}
 	i := slices.IndexFunc(all, func(p Peer) bool { return p.What == "the server 192.0.2.9 of notification target pager" })
-	if i < 0 || len(Check([]engine.List{{Contents: list.SetOf(key.Source(netip.MustParsePrefix("192.0.2.0/24")))}}, &verdict.Policy{}, all[i:i+1])) != 1 {
+	if i < 0 || len(Objections([]engine.List{{Contents: list.SetOf(key.Source(netip.MustParsePrefix("192.0.2.0/24")))}}, &verdict.Policy{}, all[i:i+1])) != 1 {
 		t.Errorf("peers: %+v", all)
 	}
 	if slices.ContainsFunc(all, func(p Peer) bool { return strings.Contains(p.What, "127.0.0.1 of notification") }) {

@@ -25,9 +25,9 @@ type Objection struct {
 	Peer  Peer
 }
 
-// Check returns the entries of block lists that drop packets of peers, or to them, unless
+// Objections returns the entries of block lists that drop packets of peers, or to them, unless
 // failsafe or an allow list lets them pass.
-func Check(lists []engine.List, p *verdict.Policy, peers []Peer) (all []Objection) {
+func Objections(lists []engine.List, p *verdict.Policy, peers []Peer) (all []Objection) {
 	in, out := engine.NewFinder(lists, false), engine.NewFinder(lists, true)
 	objects := make(map[key.Key]bool) // there are objections of peers with a key; false: none
 	for _, peer := range peers {
@@ -88,16 +88,16 @@ func failsafe(p *verdict.Policy, k key.Key) bool {
 // safe reports whether all packets of a key are from a failsafe prefix.
 func safe(f netip.Prefix, k key.Key) bool { return int(k.SrcBits) >= f.Bits() && f.Contains(k.Src) }
 
-// New returns the objections that are not among others.
-func New(now, before []Objection) []Objection {
+// NewObjections returns the objections that are not among others.
+func NewObjections(now, before []Objection) []Objection {
 	return slices.DeleteFunc(slices.Clone(now), func(o Objection) bool { return slices.Contains(before, o) })
 }
 
 // maxNamed bounds the objections that an error names.
 const maxNamed = 3
 
-// Error names objections, of which there is at least one.
-func Error(all []Objection) error {
+// ObjectionsError names objections, of which there is at least one.
+func ObjectionsError(all []Objection) error {
 	var texts []string
 	for _, o := range all[:min(len(all), maxNamed)] {
 		texts = append(texts, o.String())
@@ -118,11 +118,11 @@ func Without(contents *list.Set, number uint16, all []Objection) *list.Set {
 			keys = append(keys, o.Entry)
 		}
 	}
-	return WithoutKeys(contents, keys...)
+	return withoutKeys(contents, keys...)
 }
 
-// WithoutKeys returns a set without the entries of keys, which may be in it without a side.
-func WithoutKeys(contents *list.Set, keys ...key.Key) *list.Set {
+// withoutKeys returns a set without the entries of keys, which may be in it without a side.
+func withoutKeys(contents *list.Set, keys ...key.Key) *list.Set {
 	e := list.Entries{Flows: slices.Clone(keys)}
 	for _, k := range keys {
 		if k.Tuple() {

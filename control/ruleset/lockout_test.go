@@ -35,10 +35,10 @@ func engineLists(t *testing.T, allow string, block ...string) []engine.List {
 }
 
 // What cuts off a peer is found, however it is written, and nothing else.
-func TestCheck(t *testing.T) {
+func TestObjections(t *testing.T) {
 	own := []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("2001:db8::2")}
-	login, _ := Connection("your SSH session", "203.0.113.9 50000 10.0.0.2 22")
-	mapped, ok := Connection("your SSH session", "::ffff:203.0.113.9 50000 ::ffff:10.0.0.2 22")
+	login, _ := ConnectionPeer("your SSH session", "203.0.113.9 50000 10.0.0.2 22")
+	mapped, ok := ConnectionPeer("your SSH session", "::ffff:203.0.113.9 50000 ::ffff:10.0.0.2 22")
 	if mapped != login || !ok {
 		t.Errorf("%+v is not %+v", mapped, login)
 	}
@@ -56,7 +56,7 @@ func TestCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	peers = append(peers, resolvers(file, upstream, own)...)
-	peers = append(peers, Servers("list feed", []netip.Addr{netip.MustParseAddr("2001:db8:f::1"), netip.MustParseAddr("127.0.0.1")}, own)...)
+	peers = append(peers, serverPeers("list feed", []netip.Addr{netip.MustParseAddr("2001:db8:f::1"), netip.MustParseAddr("127.0.0.1")}, own)...)
 	failsafe := &verdict.Policy{
 		FailsafePorts:    []verdict.FailsafePort{{Proto: 6, Port: 22}},
 		FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")},
@@ -98,7 +98,7 @@ func TestCheck(t *testing.T) {
 			p = &verdict.Policy{}
 		}
 		rules := engineLists(t, c.allow, c.block)
-		got := Check(rules, p, peers)
+		got := Objections(rules, p, peers)
 		what := ""
 		if len(got) > 0 {
 			what = got[0].Peer.What
@@ -107,7 +107,7 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%s, allowed %q: would cut off %q, want %q", c.block, c.allow, what, c.what)
 		}
 		rules[0].Contents = Without(rules[0].Contents, 1, got)
-		if left := Check(rules, p, peers); len(left) > 0 {
+		if left := Objections(rules, p, peers); len(left) > 0 {
 			t.Errorf("%s: %v are left", c.block, left)
 		}
 	}

@@ -27,9 +27,9 @@ const (
 	dns      = 53
 )
 
-// Networks returns the peers of a namespace's interfaces that match: own addresses,
+// networkPeers returns the peers of a namespace's interfaces that match: own addresses,
 // connected networks and gateways. own are the namespace's addresses.
-func Networks(netns string, match func(name string) bool) (peers []Peer, own []netip.Addr, err error) {
+func networkPeers(netns string, match func(name string) bool) (peers []Peer, own []netip.Addr, err error) {
 	n, err := netif.NetworkOf(netns, match)
 	if err != nil {
 		return nil, nil, err
@@ -50,10 +50,8 @@ func Networks(netns string, match func(name string) bool) (peers []Peer, own []n
 	return peers, n.Own, nil
 }
 
-// Resolvers returns the name servers of the host, whose answers go to its own
+// resolvers returns the name servers of the host that its files name, whose answers go to its own
 // addresses.
-func Resolvers(own []netip.Addr) []Peer { return resolvers(resolvFile, upstreamFile, own) }
-
 func resolvers(file, upstream string, own []netip.Addr) (peers []Peer) {
 	all := nameServers(file)
 	if slices.ContainsFunc(all, netip.Addr.IsLoopback) {
@@ -71,8 +69,8 @@ func resolvers(file, upstream string, own []netip.Addr) (peers []Peer) {
 	return peers
 }
 
-// Servers returns the servers of something, as in "list drop".
-func Servers(of string, servers, own []netip.Addr) (peers []Peer) {
+// serverPeers returns the servers of something, as in "list drop".
+func serverPeers(of string, servers, own []netip.Addr) (peers []Peer) {
 	for _, a := range servers {
 		if a = a.Unmap(); !a.IsLoopback() {
 			peers = append(peers, toOwn(fmt.Sprintf("the server %v of %s", a, of), key.Tuple{Src: a, Proto: tcp}, key.FieldProto, own)...)
@@ -81,10 +79,8 @@ func Servers(of string, servers, own []netip.Addr) (peers []Peer) {
 	return peers
 }
 
-// Logins returns the hosts from which users are logged in. They have proved who
-// they are: a connection alone could be anybody's, who would be spared that way.
-func Logins(own []netip.Addr) []Peer { return logins(sessionsDir, own) }
-
+// logins returns the hosts from which users are logged in, by the files of their sessions. They have
+// proved who they are: a connection alone could be anybody's, who would be spared that way.
 func logins(dir string, own []netip.Addr) (peers []Peer) {
 	files, _ := filepath.Glob(filepath.Join(dir, "*")) // the pattern is valid
 	var seen []netip.Addr
@@ -105,10 +101,10 @@ func logins(dir string, own []netip.Addr) (peers []Peer) {
 	return peers
 }
 
-// Connection returns the peer of a TCP connection to this host, as in the variable
+// ConnectionPeer returns the peer of a TCP connection to this host, as in the variable
 // SSH_CONNECTION: the address and port of the client, then of the server. It is
 // false for one within the host.
-func Connection(what, text string) (Peer, bool) {
+func ConnectionPeer(what, text string) (Peer, bool) {
 	f := strings.Fields(text)
 	if len(f) != 4 {
 		return Peer{}, false

@@ -12,7 +12,7 @@ import (
 )
 
 // Penalties returns what penalties of flows, which drop their packets as an entry of a block
-// list does, would cut off, as in "the gateway 192.0.2.1": by [Check], and failsafe prefixes,
+// list does, would cut off, as in "the gateway 192.0.2.1": by [Objections], and failsafe prefixes,
 // which have the packets pass whatever their penalties are. Flows that are missing cut off
 // nothing.
 func Penalties(lists []engine.List, p *verdict.Policy, peers []Peer, flows []key.Key) map[key.Key]string {
@@ -32,7 +32,7 @@ func Penalties(lists []engine.List, p *verdict.Policy, peers []Peer, flows []key
 			cut[k] = fmt.Sprintf("the failsafe prefix %v", p.FailsafePrefixes[i])
 		}
 	}
-	for _, o := range Check(rules, p, peers) {
+	for _, o := range Objections(rules, p, peers) {
 		if _, known := cut[o.Entry]; !known && int(o.List) == len(rules) {
 			cut[o.Entry] = o.Peer.What
 		}
