@@ -3,6 +3,7 @@ package contract
 import (
 	"errors"
 	"os"
+	"slices"
 	"testing"
 
 	"weir/filter/packet"
@@ -26,6 +27,9 @@ func TestSplitFrames(t *testing.T) {
 		seen := map[verdict.Reason]int{}
 		for range 20_000 {
 			frame := packet.Frame(r.anyTuple(r.IntN(3) > 0))
+			if r.IntN(8) == 0 {
+				frame = r.later(frame)
+			}
 			for range r.IntN(3) {
 				if len(frame) >= 60 {
 					frame = r.mutate(frame)
@@ -49,6 +53,18 @@ func TestSplitFrames(t *testing.T) {
 			}
 		}
 	}
+}
+
+// later makes a packet of IPv6 a later fragment: its payload looks as if it had ports, and is too
+// short for them at times.
+func (r random) later(f []byte) []byte {
+	if f[12] != 0x86 {
+		return f
+	}
+	header := []byte{f[20], 0, 0, byte(8 * (1 + r.IntN(31))), 0, 0, 0, 1}
+	f = slices.Concat(f[:54], header, f[54:54+r.pick(0, 2, 4, len(f)-54)])
+	f[20], f[18], f[19] = 44, 0, byte(len(f)-54)
+	return f
 }
 
 // splits skips the test where test runs split no frames.
