@@ -279,10 +279,19 @@ func TestReloadRepeatsNoBadLines(t *testing.T) {
 	if r, err := d.Reload(t.Context()); err != nil || len(r.Changes) > 0 {
 		t.Errorf("%q, %v", r.Changes, err)
 	}
-	write(t, path, "worse\n"+strings.Repeat("198.51.100.1\n", 30))
-	if r, err := d.Reload(t.Context()); err != nil || len(r.Changes) != 1 || !strings.Contains(r.Changes[0], `"worse"`) {
-		t.Errorf("%q, %v", r.Changes, err)
+	// Who watches the file may have read it before the reload does.
+	for i := range 100 {
+		worse := fmt.Sprintf("worse%d", i)
+		write(t, path, worse+"\n"+strings.Repeat("198.51.100.1\n", 30))
+		r, err := d.Reload(t.Context())
+		if err != nil || len(r.Changes) > 1 || len(r.Changes) == 1 && !strings.Contains(r.Changes[0], `"`+worse+`"`) {
+			t.Fatalf("%q, %v", r.Changes, err)
+		}
+		if len(r.Changes) == 1 {
+			return
+		}
 	}
+	t.Error("no reload shows the bad line")
 }
 
 // A start fails where what is saved of a required list is refused, and the program that filters
