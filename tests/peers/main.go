@@ -107,39 +107,11 @@ func (p *page) Capacity() string { return table(p.report.CapacityTable()) }
 // Driver is the time of a driver for a packet, in ns.
 func (p *page) Driver() int { return measure.DriverNS }
 
-// Memory returns a table of the contenders' ns a packet beyond the base, and of one
-// read of memory as large as weir's.
-func (p *page) Memory() string {
-	type row struct {
-		benchmark string
-		entries   int
-		listed    float64
-	}
-	contenders := []string{"one-line", "one-bucket", "weir-approx", "weir-exact", "kernel-bloom", "kernel-hash"}
-	lines := [][]string{append([]string{"", "entries", "listed"}, contenders...)}
-	for _, k := range []row{
-		{"lookup", 1e6, 0}, {"lookup", 1e7, 0}, {"wire", 1e6, 0}, {"wire", 1e7, 0},
-		{"lookup", 1e6, 1}, {"lookup", 1e7, 1}, {"wire", 1e6, 1}, {"wire", 1e7, 1},
-	} {
-		beyond := make(map[string]float64)
-		for _, x := range p.report.Results {
-			if (row{x.Benchmark, x.Entries, x.ListedShare}) == k && x.Set == "random" && !x.Cold && x.BitsPerKey == 0 {
-				beyond[x.Contender] = x.NetNS
-				if x.Benchmark == "wire" {
-					beyond[x.Contender] = x.NS * (1 - x.Ratio) // of the base's time in the same rounds
-				}
-			}
-		}
-		if len(beyond) == 0 {
-			continue
-		}
-		cells := []string{k.benchmark, fmt.Sprintf("%dM", k.entries/1e6), fmt.Sprintf("%g %%", 100*k.listed)}
-		for _, name := range contenders {
-			cells = append(cells, fmt.Sprintf("%.0f", beyond[name]))
-		}
-		lines = append(lines, cells)
-	}
-	return table(lines)
+// Beside returns the table of one column of a benchmark, with warm or with cold caches.
+func (p *page) Beside(column, benchmark string, cold bool) string {
+	return table(p.report.Beside(column, func(r measure.Result) bool {
+		return r.Benchmark == benchmark && r.Cold == cold && r.BitsPerKey == 0
+	}))
 }
 
 // Rates returns the table of false-positive rates.

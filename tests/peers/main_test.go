@@ -57,7 +57,7 @@ func TestTemplate(t *testing.T) {
 	r := measure.Report{
 		Machine: measure.Machine{CPU: "a processor"},
 		Results: []measure.Result{
-			{Benchmark: "wire", Contender: "ipset", Set: "random", Entries: 1000, Ratio: 0.5},
+			{Benchmark: "wire", Contender: "ipset", Set: "random", Entries: 1000, BeyondNS: 50},
 			{Benchmark: "options", Contender: "bare", Set: "random", Entries: 1000, NS: 100},
 			{Benchmark: "options", Contender: "weir-usual", Set: "random", Entries: 1000, NS: 158},
 		},
@@ -67,7 +67,7 @@ func TestTemplate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"a processor", "| a promise | 1 |  | ≤ 2 | reached |", "| random | 1k | ipset |", "1 of 1 bars are reached, 0 missed, 0 undecided",
+	for _, want := range []string{"a processor", "| a promise | 1 |  | ≤ 2 | reached |", "| random 1k | 50.0 |", "1 of 1 bars are reached, 0 missed, 0 undecided",
 		// 14.88 Mpps times 100 ns
 		"| weir-usual | 1k | clean | 58 | 10.0 | 1.5 | 3.7 | 6.0 | 14.9 | 0.3 | 0.8 | 1.3 | 3.3 |",
 	} {

@@ -1,9 +1,6 @@
 package measure
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
 // DriverNS is the time that a driver takes for a packet that a program drops: 24 million
 // a second on one core, by Høiland-Jørgensen and others, "The eXpress Data Path",
@@ -72,16 +69,10 @@ func (r *Report) CapacityTable() [][]string {
 	return table
 }
 
-// planned reports whether to plan for a result: weir's, of all options, and in larger
-// sets in its exact and its usual configuration.
+// planned reports whether to plan for a result: weir's, in its exact and its usual configuration.
 func planned(x Result) bool {
-	switch {
-	case x.Set != setRandom || x.ListedShare != 0 && x.ListedShare != 1:
-		return false
-	case x.Benchmark == "wire":
-		return x.Entries >= million && (x.Contender == weirExact || x.Contender == weirUsual)
-	}
-	return strings.HasPrefix(x.Contender, "weir-")
+	return x.Set == setRandom && (x.ListedShare == 0 || x.ListedShare == 1) &&
+		(x.Benchmark != "wire" || x.Entries >= million) && (x.Contender == weirExact || x.Contender == weirUsual)
 }
 
 // beyondBare returns how much longer than a program that only drops a contender takes

@@ -139,6 +139,48 @@ func (r *Report) Table(pick func(Result) bool) [][]string {
 	return lines
 }
 
+// Beside returns one column of the picked results, the contenders beside each other, as lines of
+// cells, the first a heading. Where there are more contenders than sets and kinds of traffic, each
+// contender has a line.
+func (r *Report) Beside(title string, pick func(Result) bool) [][]string {
+	cell := columns[slices.IndexFunc(columns, func(c column) bool { return c.title == title })].cell
+	var kinds, contenders []string
+	cells := make(map[[2]string]string)
+	for _, x := range r.Results {
+		value := cell(x)
+		if !pick(x) || value == "" {
+			continue
+		}
+		kind := x.Set + " " + count(x.Entries)
+		switch {
+		case x.Changes > 0:
+			kind += fmt.Sprintf(", %d changes", x.Changes)
+		case x.NS+x.Scaling > 0:
+			kind += fmt.Sprintf(", %g %% listed", 100*x.ListedShare)
+		}
+		if !slices.Contains(kinds, kind) {
+			kinds = append(kinds, kind)
+		}
+		if !slices.Contains(contenders, x.Contender) {
+			contenders = append(contenders, x.Contender)
+		}
+		cells[[2]string{kind, x.Contender}] = value
+	}
+	rows, across := kinds, contenders
+	if len(contenders) > len(kinds) {
+		rows, across = contenders, kinds
+	}
+	lines := [][]string{append([]string{title}, across...)}
+	for _, row := range rows {
+		line := []string{row}
+		for _, name := range across {
+			line = append(line, cells[[2]string{row, name}]+cells[[2]string{name, row}])
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
 // BarTable returns the bars as lines of cells, the first a heading.
 func (r *Report) BarTable() [][]string {
 	lines := [][]string{{"bar", "figure", "95 %", "limit", ""}}
