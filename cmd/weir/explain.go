@@ -20,10 +20,10 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
-	"weir/control/ask"
 	"weir/control/capture"
 	"weir/control/config"
 	"weir/control/engine"
+	"weir/control/observe"
 	"weir/control/quantity"
 	"weir/control/ruleset"
 )
@@ -248,7 +248,7 @@ func (x *explainer) question(text string) error {
 			return err
 		}
 	}
-	return x.answered(ask.Explanation(text, x.prepared.Explain(x.engine, asked...)...))
+	return x.answered(observe.Explanation(text, x.prepared.Explain(x.engine, asked...)...))
 }
 
 // capture explains the first packets of a capture.
@@ -303,7 +303,7 @@ func (x *explainer) frames(frames [][]byte) error {
 	if x.prepared != nil {
 		for _, f := range frames {
 			a := x.prepared.Explain(x.engine, explain.Question{Frame: f})[0]
-			all = append(all, ask.Explanation(a.Packet, a))
+			all = append(all, observe.Explanation(a.Packet, a))
 		}
 	}
 	for _, e := range all {

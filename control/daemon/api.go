@@ -4,16 +4,13 @@ import (
 	"context"
 
 	"weir/control/api/server"
-	"weir/control/ask"
 	"weir/control/audit"
 	"weir/control/console"
 	"weir/control/fleet/member"
 	"weir/control/fleet/node"
 	"weir/control/lists"
 	"weir/control/metrics"
-	"weir/control/observe/drops"
-	"weir/control/observe/partners"
-	"weir/control/observe/worth"
+	"weir/control/observe"
 	"weir/control/ruleset"
 	"weir/control/serve"
 )
@@ -31,9 +28,9 @@ type API struct {
 	*trials
 	*override
 	*policing
-	*trafficHistory
-	*drops.Recorder
-	*partners.Record
+	*observe.TrafficHistory
+	*observe.DropRecorder
+	*observe.Conversations
 	*member.Rehearsals
 
 	early *serve.Early // at the API's socket; nil: it could not be opened yet
@@ -41,8 +38,8 @@ type API struct {
 	stageRoutes
 	*ruleset.Pages
 	*lists.Reader
-	*ask.Explainer
-	*worth.Appraiser
+	*observe.Explainer
+	*observe.Appraiser
 }
 
 var (

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"weir/control/api/server"
-	"weir/control/ask"
 	"weir/control/attach"
 	"weir/control/audit"
 	"weir/control/clock"
@@ -32,12 +31,9 @@ import (
 	"weir/control/history"
 	"weir/control/journal"
 	"weir/control/lists"
-	"weir/control/observe/drops"
+	"weir/control/observe"
 	"weir/control/observe/events"
-	"weir/control/observe/flows"
-	"weir/control/observe/partners"
 	"weir/control/observe/traffic"
-	"weir/control/observe/worth"
 	"weir/control/ruleset"
 	"weir/control/serve"
 	"weir/control/stages"
@@ -175,8 +171,8 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.service.log = o.Log
 	d.observers = observers{
 		active: d.active, readings: &d.readings, notifier: newNotices(o.Version, o.Log), log: o.Log,
-		hub: hub, stages: stages.NewRunning(string(c.StateDir), hub, o.Log), drops: drops.NewRecorder(lender{d.loop, d.active}, o.Log), exports: flows.New(hub, o.Log),
-		collateral: partners.New(lends, o.Log),
+		hub: hub, stages: stages.NewRunning(string(c.StateDir), hub, o.Log), drops: observe.NewDropRecorder(lends, o.Log), exports: observe.NewExports(hub, o.Log),
+		collateral: observe.NewConversations(lends, o.Log),
 	}
 	d.readings = readings{
 		clock:  d.clock,
@@ -206,14 +202,14 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.api = &API{
 		reconfigured: d, loop: d.loop, records: records{d.audit}, notices: d.observers.notifier, readings: &d.readings,
 		changer: &d.changes, trials: &d.trials, override: &d.monitor, policing: &d.policing,
-		trafficHistory: &d.observers.history, Recorder: d.observers.drops, Record: d.observers.collateral, Rehearsals: d.fleet.rehearsals,
+		TrafficHistory: &d.observers.history, DropRecorder: d.observers.drops, Conversations: d.observers.collateral, Rehearsals: d.fleet.rehearsals,
 
 		consoles:    consoles{audit: d.audit},
 		stageRoutes: d.observers.stages.Routes(host{d.loop, d.active, d.audit}),
 		Pages:       ruleset.NewPages(lends),
 		Reader:      d.feeds.Reader,
-		Explainer:   ask.New(lends, &d.observers.meter, d.observers.drops, d.observers.stages, o.Version),
-		Appraiser:   worth.New(lends, &d.observers.meter, d.observers.drops, &d.observers.history, d.observers.collateral),
+		Explainer:   observe.NewExplainer(lends, &d.observers.meter, d.observers.drops, d.observers.stages, o.Version),
+		Appraiser:   observe.NewAppraiser(lends, &d.observers.meter, d.observers.drops, &d.observers.history, d.observers.collateral),
 	}
 	return d
 }
@@ -355,8 +351,8 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 		progress := func() uint64 { return d.loop.turns.Load() + d.active.attach.Steps() }
 		all.Go(func() { d.service.feedWatchdog(ctx, w/4, progress) })
 	}
-	d.observers.history.hits = d.observers.meter.Hits()
-	d.observers.exports.Configure(d.active.prepared.Config.Export, now, d.observers.history.hits)
+	d.observers.history.Hits = d.observers.meter.Hits()
+	d.observers.exports.Configure(d.active.prepared.Config.Export, now, d.observers.history.Hits)
 	d.loop.snapshots, d.loop.showing = traffic.NewIntervals(&d.observers.meter), traffic.NewIntervals(&d.observers.meter)
 	for more := true; more; {
 		var err error

@@ -14,7 +14,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
-	"weir/control/observe/drops"
+	"weir/control/observe"
 	"weir/control/quantity"
 	"weir/filter/verdict"
 	"weir/tests/lab"
@@ -36,8 +36,8 @@ func TestDropsByASN(t *testing.T) {
 	r.c.Geo.ASN = quantity.Path(path)
 	d := begin(t, r)
 	now := time.Now()
-	d.observers.drops.Hour.Add(drops.Interval{
-		Begin: now.Add(-time.Second), End: now, Packets: 10, Bytes: 600, Flows: map[drops.Flow]drops.Count{
+	d.observers.drops.Hour.Add(observe.DropInterval{
+		Begin: now.Add(-time.Second), End: now, Packets: 10, Bytes: 600, Flows: map[observe.DroppedFlow]observe.DropCount{
 			{Remote: netip.MustParseAddr("192.0.2.1"), Reason: verdict.Blocked, List: "feed"}:    {Packets: 4, Least: 4},
 			{Remote: netip.MustParseAddr("192.0.2.2"), Reason: verdict.RateLimited}:              {Packets: 2, Least: 1},
 			{Remote: netip.MustParseAddr("198.51.100.1"), Reason: verdict.Blocked, List: "feed"}: {Packets: 1, Least: 1},
@@ -167,7 +167,7 @@ func TestDropsTrackedLater(t *testing.T) {
 		if _, err := d.Reload(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		d.observers.drops.Hour = drops.History{} // to which nothing is added now
+		d.observers.drops.Hour = observe.DropHistory{} // to which nothing is added now
 	}
 }
 
@@ -176,12 +176,12 @@ func TestDropsByList(t *testing.T) {
 	r := configure(t, lab.New(t).B)
 	d := begin(t, r)
 	now := time.Now()
-	blocked := func(last byte, list string, out bool) drops.Flow {
-		return drops.Flow{Remote: netip.AddrFrom4([4]byte{192, 0, 2, last}), Reason: verdict.Blocked, List: list, Out: out}
+	blocked := func(last byte, list string, out bool) observe.DroppedFlow {
+		return observe.DroppedFlow{Remote: netip.AddrFrom4([4]byte{192, 0, 2, last}), Reason: verdict.Blocked, List: list, Out: out}
 	}
-	d.observers.drops.Hour.Add(drops.Interval{
+	d.observers.drops.Hour.Add(observe.DropInterval{
 		Begin: now.Add(-9 * time.Second), End: now.Add(-8 * time.Second), Packets: 1000, Bytes: 60_000,
-		Flows: map[drops.Flow]drops.Count{
+		Flows: map[observe.DroppedFlow]observe.DropCount{
 			blocked(1, "feed", false): {Packets: 700, Least: 600}, // an estimate
 			blocked(2, "feed", false): {Packets: 90, Least: 90},
 			blocked(3, "both", false): {Packets: 100, Least: 90},
@@ -190,7 +190,7 @@ func TestDropsByList(t *testing.T) {
 			{Remote: netip.AddrFrom4([4]byte{192, 0, 2, 6}), Reason: verdict.WouldBlock, List: "small"}: {Packets: 95, Bytes: 5700, Least: 95},
 			{Remote: netip.AddrFrom4([4]byte{192, 0, 2, 7}), Reason: verdict.Blocked, Renumbered: true}: {Packets: 60, Least: 60}, // of list feed
 		},
-		Trial: drops.Total{Packets: 95, Bytes: 5700},
+		Trial: observe.Total{Packets: 95, Bytes: 5700},
 		Lists: map[string]uint64{"feed": 780, "small": 95, "both": 120},
 	})
 	got, err := d.observers.drops.Drops(t.Context(), api.DropsQuestion{By: api.ByList, Last: time.Minute, Limit: 9})

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"weir/control/api"
-	"weir/control/ask"
 	"weir/control/explain"
+	"weir/control/observe"
 	"weir/tests/lab"
 )
 
@@ -44,7 +44,7 @@ func TestExplainManyLists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for who, e := range map[string]api.Explanation{"daemon": running, "configuration": ask.Explanation(question, p.Explain(g, asked...)...)} {
+	for who, e := range map[string]api.Explanation{"daemon": running, "configuration": observe.Explanation(question, p.Explain(g, asked...)...)} {
 		for _, a := range e.Answers {
 			if n := len(a.Depends); n != 1 || a.Depends[0].Lists != lists {
 				t.Errorf("%s: depends on %+v, want one line for %d lists", who, a.Depends, lists)

@@ -3,8 +3,8 @@ package daemon
 import (
 	"context"
 
-	"weir/control/ask"
 	"weir/control/ruleset"
+	"weir/loader"
 )
 
 // hosting is the daemon, as it lends what filters to the parts that read it. It is safe for concurrent
@@ -26,14 +26,10 @@ func (h hosting) LendAlone(ctx context.Context, fn func(ruleset.Active) error) e
 	return h.d.loop.doAlone(ctx, func() error { return fn(h.lent()) })
 }
 
-// LendWatched implements [ask.Host].
-func (h hosting) LendWatched(ctx context.Context, fn func(ask.Active) error) error {
-	return h.d.loop.Do(ctx, func() error {
-		return fn(ask.Active{Active: h.lent(), Stats: h.d.active.attach.Stats(false)})
-	})
-}
+// Stats implements [observe.Host]. It is for Run's goroutine.
+func (h hosting) Stats() []*loader.Stats { return h.d.active.attach.Stats(false) }
 
-// Note implements [partners.Host]. It is for Run's goroutine.
+// Note implements [observe.Host]. It is for Run's goroutine.
 func (h hosting) Note() { h.d.note() }
 
 // SampleClean implements [member.Host]. It is for Run's goroutine.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/observe/partners"
+	"weir/control/observe"
 	"weir/control/observe/traffic"
 )
 
@@ -21,7 +21,7 @@ type lister struct {
 	loop       *loop
 	active     *active
 	meter      *traffic.Meter
-	collateral *partners.Record
+	collateral *observe.Conversations
 	last       atomic.Pointer[[]api.List] // as last described
 }
 

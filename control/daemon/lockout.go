@@ -13,7 +13,7 @@ import (
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/list/listfile"
-	"weir/control/observe/flows"
+	"weir/control/observe"
 	"weir/control/ruleset"
 )
 
@@ -138,7 +138,7 @@ type antiLockout struct {
 	observers *observers
 	readings  *readings
 	notifier  *notices
-	exports   *flows.Exports
+	exports   *observe.Exports
 	log       *slog.Logger
 
 	looked    time.Time // when peers were last looked for

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"log/slog"
 	"slices"
 	"time"
@@ -11,11 +10,9 @@ import (
 	"weir/control/attach"
 	"weir/control/engine"
 	"weir/control/notify"
-	"weir/control/observe/drops"
+	"weir/control/observe"
 	"weir/control/observe/events"
-	"weir/control/observe/flows"
 	"weir/control/observe/learn"
-	"weir/control/observe/partners"
 	"weir/control/observe/traffic"
 	"weir/control/ruleset"
 	"weir/control/stage"
@@ -36,13 +33,13 @@ type observers struct {
 	notifier *notices
 	log      *slog.Logger
 
-	meter      traffic.Meter   // safe for concurrent use
-	hub        *events.Hub     // safe for concurrent use
-	drops      *drops.Recorder // safe for concurrent use
-	history    trafficHistory
-	exports    *flows.Exports
+	meter      traffic.Meter         // safe for concurrent use
+	hub        *events.Hub           // safe for concurrent use
+	drops      *observe.DropRecorder // safe for concurrent use
+	history    observe.TrafficHistory
+	exports    *observe.Exports
 	record     record
-	collateral *partners.Record // safe for concurrent use
+	collateral *observe.Conversations // safe for concurrent use
 
 	seed hash.Seed // of secrets whose memory outlives an engine
 
@@ -119,7 +116,7 @@ func (o *observers) tick() {
 	since := now - o.ticked
 	o.ticked = now
 	for _, r := range o.stages.Trackers.TickOut(o.active.engine.Out(), o.active.attach.Stats(true)) {
-		o.drops.Report(time.Now(), dropped(r), true, drops.TallyOf(&o.meter))
+		o.drops.Report(time.Now(), dropped(r), true, observe.TallyOf(&o.meter))
 	}
 	if o.learn != nil {
 		reasons, refuted := o.meter.Counters()
@@ -136,14 +133,14 @@ func (o *observers) tick() {
 	for _, r := range reports {
 		o.exports.Report(time.Now(), r, names, m.Monitor)
 		if r.Role == tracker.Drops {
-			o.drops.Report(time.Now(), dropped(r), false, drops.TallyOf(&o.meter))
+			o.drops.Report(time.Now(), dropped(r), false, observe.TallyOf(&o.meter))
 		}
 	}
 }
 
 // dropped returns the report of the tracker of dropped packets.
-func dropped(r *tracker.Report) *drops.Counted {
-	return &drops.Counted{Interval: r.Interval, Packets: r.Packets, Bytes: r.Bytes, Flows: r.Counted()}
+func dropped(r *tracker.Report) *observe.DropReport {
+	return &observe.DropReport{Interval: r.Interval, Packets: r.Packets, Bytes: r.Bytes, Flows: r.Counted()}
 }
 
 // heavyLines bounds the lines of heavy hitters in the log.
@@ -183,8 +180,8 @@ func (o *observers) measure() {
 	}
 	o.meter.Follow(all, shown, programs{})
 	m := o.active.attach.Metadata()
-	phase := drops.Phase{Begin: time.Now(), Lists: listNames(m), Policy: m.Policy(), Monitor: m.Monitor, Trial: o.active.prepared.OnTrial()}
-	o.drops.Follow(phase, o.active.prepared.Stages.Trackers.TrackDrops, func() drops.Tally { return drops.TallyOf(&o.meter) })
+	phase := observe.Phase{Begin: time.Now(), Lists: listNames(m), Policy: m.Policy(), Monitor: m.Monitor, Trial: o.active.prepared.OnTrial()}
+	o.drops.Follow(phase, o.active.prepared.Stages.Trackers.TrackDrops, func() observe.Tally { return observe.TallyOf(&o.meter) })
 	o.listen()
 }
 
@@ -194,23 +191,6 @@ func listNames(m attach.Metadata) (all []string) {
 		all = append(all, api.ListOf(l.Name))
 	}
 	return all
-}
-
-// lender lends what is active, in turns of Run's goroutine.
-type lender struct {
-	loop   *loop
-	active *active
-}
-
-// Lend implements [drops.Host].
-func (l lender) Lend(ctx context.Context, fn func(drops.Active) error) error {
-	return l.loop.Do(ctx, func() error {
-		p := l.active.prepared
-		return fn(drops.Active{
-			Engine: l.active.engine, Monitor: l.active.attach.Metadata().Monitor, Tracked: p.Stages.Trackers.TrackDrops,
-			ASN: p.ASN, Country: p.Country, Unopened: p.Unopened,
-		})
-	})
 }
 
 // listen follows the events of the interfaces that are filtered now.

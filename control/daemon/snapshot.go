@@ -12,9 +12,8 @@ import (
 	"weir/control/attach"
 	"weir/control/clock"
 	"weir/control/metrics"
-	"weir/control/observe/drops"
+	"weir/control/observe"
 	"weir/control/observe/events"
-	"weir/control/observe/flows"
 	"weir/control/observe/learn"
 	"weir/control/observe/traffic"
 	"weir/control/quantity"
@@ -70,17 +69,17 @@ func (o *observers) publish(now time.Time, r traffic.Rates, manual *api.MonitorO
 	for _, report := range o.stages.Trackers.Hitters() {
 		t := report.API(now, clock)
 		if tracked && !report.Spec.CountsPairs() { // whose flows are counted in ports or addresses
-			drops.Judge(o.active.engine, &t, report.Counted(), recent)
+			observe.JudgeFlows(o.active.engine, &t, report.Counted(), recent)
 		}
 		top.Trackers = append(top.Trackers, t)
 	}
 	if tracked {
-		top.Sources = drops.Largest(recent, recentOut)
+		top.Sources = observe.LargestDrops(recent, recentOut)
 	}
 	hits := o.meter.Hits()
 	top.Filter.Lists = o.listRates(seconds, hits)
-	o.history.add(now, r, m.Drops, hits, o.collateral.Last())
-	lists := flows.Lists{Hits: hits, Trial: o.active.prepared.OnTrial(), Out: o.active.prepared.Outgoing()}
+	o.history.Second(now, r, m.Drops, hits, o.collateral.Last())
+	lists := observe.ExportedLists{Hits: hits, Trial: o.active.prepared.OnTrial(), Out: o.active.prepared.Outgoing()}
 	if o.exports.Second(now, r, tracked, m.Drops, lists) {
 		o.exports.SendCounters(now, &o.meter, o.active.attach.Attached())
 	}
@@ -213,7 +212,7 @@ func (r *readings) Status() api.Status {
 	for n := range s.Interfaces {
 		i := &s.Interfaces[n]
 		for _, c := range counted {
-			if c.Target != (netif.Target{Netns: i.Netns, Iface: i.Interface, Out: i.Direction == drops.Direction(true)}) {
+			if c.Target != (netif.Target{Netns: i.Netns, Iface: i.Interface, Out: i.Direction == observe.Direction(true)}) {
 				continue
 			}
 			if i.Penalties = c.Penalties; i.Penalties != nil {

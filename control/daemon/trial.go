@@ -13,7 +13,7 @@ import (
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/fleet/node"
-	"weir/control/observe/partners"
+	"weir/control/observe"
 	"weir/control/ruleset"
 	"weir/control/trial"
 	"weir/filter/membership"
@@ -27,7 +27,7 @@ type trials struct {
 	loop        *loop
 	active      *active
 	antiLockout *antiLockout
-	collateral  *partners.Record
+	collateral  *observe.Conversations
 	reloads     *confirmation
 	audit       *audit.Log
 	reassemble  func() error // activates the configuration again, with the decisions

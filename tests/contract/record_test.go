@@ -16,7 +16,7 @@ import (
 	"weir/control/capture"
 	"weir/control/engine"
 	"weir/control/explain"
-	"weir/control/observe/drops"
+	"weir/control/observe"
 	"weir/control/observe/events"
 	"weir/control/observe/traffic"
 	"weir/control/replay"
@@ -77,9 +77,9 @@ type records struct {
 	levels    []uint64    // importance of lists, by number
 	now       uint64      // of the policer
 
-	counted map[string]uint64      // packets by list, as events name them
-	drops   map[drops.Flow]uint64  // as events name them
-	reasons map[verdict.Reason]int // that packets left for
+	counted map[string]uint64              // packets by list, as events name them
+	drops   map[observe.DroppedFlow]uint64 // as events name them
+	reasons map[verdict.Reason]int         // that packets left for
 }
 
 // records draws the stages, rules and penalties of a program. Packets of one direction are judged by
@@ -170,7 +170,7 @@ func (r random) records(t testing.TB, i int) (all []*records) {
 		at := netif.Target{Iface: []string{"eth0", "wan1", "lo"}[r.IntN(3)], Out: entry == "TC, out"}
 		g := whole.For(at)
 		n := &records{Generation: g, at: at, lists: lists, levels: levels, now: 1e9, counted: make(map[string]uint64),
-			drops: make(map[drops.Flow]uint64), reasons: make(map[verdict.Reason]int)}
+			drops: make(map[observe.DroppedFlow]uint64), reasons: make(map[verdict.Reason]int)}
 		switch entry {
 		case "XDP":
 			n.stages = s
@@ -351,7 +351,7 @@ func (n *records) compare(frame []byte, o verdict.Outcome, e *loader.Event) erro
 	if !unwanted(&n.Policy, o.Reason) || e.Packet.Family == 0 {
 		return nil
 	}
-	f := drops.Flow{Remote: event.Tuple.Src, Reason: o.Reason, List: listed, Out: n.at.Out}
+	f := observe.DroppedFlow{Remote: event.Tuple.Src, Reason: o.Reason, List: listed, Out: n.at.Out}
 	if n.at.Out {
 		f.Remote = event.Tuple.Dst
 	}
@@ -440,7 +440,7 @@ func (n *records) end(t *testing.T) {
 	defer m.Close()
 	last := len(tracker.Of(n.Generation)) - 1
 	banks := m.Banks(last, m.Active(last))
-	report := drops.Counted{Interval: time.Second, Flows: sketch.Merge(banks...)}
+	report := observe.DropReport{Interval: time.Second, Flows: sketch.Merge(banks...)}
 	for _, b := range banks {
 		report.Packets += b.Packets()
 		report.Bytes += b.Bytes()
@@ -456,16 +456,16 @@ func (n *records) end(t *testing.T) {
 	for _, l := range n.lists {
 		trial[l.Name] = l.Rule.On() && l.Rule.Trial
 	}
-	recorder := drops.NewRecorder(nil, slog.New(slog.DiscardHandler))
-	tally := drops.Tally{Lists: hits}
+	recorder := observe.NewDropRecorder(nil, slog.New(slog.DiscardHandler))
+	tally := observe.Tally{Lists: hits}
 	for i, c := range n.Stats().Reasons(nil)[:verdict.NumReasons] {
 		if tally.In[i] = c; n.at.Out {
 			tally.Out[i], tally.In[i] = c, loader.Counter{}
 		}
 	}
 	now := time.Now()
-	recorder.Follow(drops.Phase{Begin: now.Add(-time.Hour), Lists: n.iface.Lists, Policy: &n.Policy, Monitor: n.Policy.Monitor, Trial: trial}, true,
-		func() drops.Tally { return drops.Tally{In: traffic.Counters{}} })
+	recorder.Follow(observe.Phase{Begin: now.Add(-time.Hour), Lists: n.iface.Lists, Policy: &n.Policy, Monitor: n.Policy.Monitor, Trial: trial}, true,
+		func() observe.Tally { return observe.Tally{In: traffic.Counters{}} })
 	recorder.Report(now, &report, n.at.Out, tally)
 	all := recorder.Hour.Since(now.Add(-time.Hour), now)
 	for f, count := range all.Flows {

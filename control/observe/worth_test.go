@@ -1,4 +1,4 @@
-package worth
+package observe
 
 import (
 	"net/netip"
@@ -8,7 +8,6 @@ import (
 
 	"weir/control/api"
 	"weir/control/history"
-	"weir/control/observe/drops"
 	"weir/filter/verdict"
 	"weir/tests/rules"
 )
@@ -17,11 +16,11 @@ import (
 // list would have dropped.
 func TestCredit(t *testing.T) {
 	p := rules.Read(t)
-	flows := make(map[drops.Flow]drops.Count)
+	flows := make(map[DroppedFlow]DropCount)
 	for text, n := range map[string]uint64{"192.0.2.9": 3, "192.0.2.8": 5, "198.51.100.1": 7, "203.0.113.1": 11} {
-		flows[drops.Flow{Remote: netip.MustParseAddr(text), Reason: verdict.Blocked}] = drops.Count{Packets: n}
+		flows[DroppedFlow{Remote: netip.MustParseAddr(text), Reason: verdict.Blocked}] = DropCount{Packets: n}
 	}
-	flows[drops.Flow{Remote: netip.MustParseAddr("192.0.2.9"), Reason: verdict.Malformed}] = drops.Count{Packets: 100}
+	flows[DroppedFlow{Remote: netip.MustParseAddr("192.0.2.9"), Reason: verdict.Malformed}] = DropCount{Packets: 100}
 	lists := make([]api.ListWorth, len(p.Lists))
 	for i, l := range p.Lists {
 		lists[i].Name = l.Name

@@ -1,9 +1,4 @@
-// Package partners reads with which of the addresses that lists match this host converses.
-//
-// Programs record these addresses, without the lists: which list has an address follows from the lists'
-// contents when the record is read. The record is in the programs' memory, and so outlives reloads,
-// restarts and crashes.
-package partners
+package observe
 
 import (
 	"cmp"
@@ -31,16 +26,12 @@ import (
 	"weir/loader"
 )
 
-// Host is the daemon.
-type Host interface {
-	ruleset.Host
-
-	// Note publishes the lists anew. It is for turns of the daemon's loop.
-	Note()
-}
-
-// Record reads the record, and says whom lists drop by it. It is safe for concurrent use.
-type Record struct {
+// Conversations reports with which listed addresses this host exchanges packets. It is safe for concurrent use.
+//
+// Programs record the addresses that lists match, without the lists: which list has an address follows from the
+// contents when the record is read. The record is in the programs' memory, and so outlives reloads, restarts and
+// crashes.
+type Conversations struct {
 	host Host
 	log  *slog.Logger
 
@@ -48,20 +39,20 @@ type Record struct {
 	last    atomic.Pointer[api.Collateral] // as last read; nil: it is not recorded
 }
 
-// New returns the record of a host.
-func New(host Host, log *slog.Logger) *Record {
-	return &Record{host: host, log: log}
+// NewConversations returns the conversations of a host, which are yet to be read.
+func NewConversations(host Host, log *slog.Logger) *Conversations {
+	return &Conversations{host: host, log: log}
 }
 
-// Interval is how often the record is read for lists, metrics and trials that end.
-const Interval = time.Minute
+// ConversationsInterval is how often the record is read for lists, metrics and trials that end.
+const ConversationsInterval = time.Minute
 
 // day is for how long a conversation keeps a trial from its end.
 const day = 24 * time.Hour
 
 // Follow reads the record at its interval.
-func (m *Record) Follow(ctx context.Context) {
-	t := time.NewTicker(Interval)
+func (m *Conversations) Follow(ctx context.Context) {
+	t := time.NewTicker(ConversationsInterval)
 	defer t.Stop()
 	for last := ""; ; {
 		text := ""
@@ -81,7 +72,7 @@ func (m *Record) Follow(ctx context.Context) {
 }
 
 // Collateral implements [server.Appraiser].
-func (m *Record) Collateral(ctx context.Context, name string) (api.Collateral, error) {
+func (m *Conversations) Collateral(ctx context.Context, name string) (api.Collateral, error) {
 	if name != "" {
 		if err := m.host.Lend(ctx, func(a ruleset.Active) error {
 			_, err := a.ByName.Find(name)
@@ -106,7 +97,7 @@ func (m *Record) Collateral(ctx context.Context, name string) (api.Collateral, e
 
 // Read reads the record, and says which lists have its addresses. The loop only
 // lends what it needs.
-func (m *Record) Read(ctx context.Context) (*api.Collateral, error) {
+func (m *Conversations) Read(ctx context.Context) (*api.Collateral, error) {
 	m.reading.Lock() // one reading at a time
 	defer m.reading.Unlock()
 	c := &api.Collateral{At: time.Now()}
@@ -213,15 +204,15 @@ func howConversed(how conntrack.How) (all []string) {
 }
 
 // Forget forgets what was last read, as where nothing is recorded any more.
-func (m *Record) Forget() { m.last.Store(nil) }
+func (m *Conversations) Forget() { m.last.Store(nil) }
 
 // Last returns what was last read, nil where nothing is recorded.
-func (m *Record) Last() *api.Collateral { return m.last.Load() }
+func (m *Conversations) Last() *api.Collateral { return m.last.Load() }
 
 // ConversedWith returns with which addresses that additions drop this host has conversed in the
 // last 24 hours, whether or not a list had them then; nil where that is not recorded. A datagram
 // counts where the source of one was heard.
-func (m *Record) ConversedWith(ctx context.Context, a engine.Additions, heard func(netip.Addr) bool) *wire.Conversed {
+func (m *Conversations) ConversedWith(ctx context.Context, a engine.Additions, heard func(netip.Addr) bool) *wire.Conversed {
 	var memory *stages.Conversations
 	if err := m.host.Lend(ctx, func(a ruleset.Active) error {
 		memory = a.Config.Conversations(a.Engine.Kernel())
@@ -278,19 +269,21 @@ func (m *Record) ConversedWith(ctx context.Context, a engine.Additions, heard fu
 }
 
 // Records reports whether conversations are recorded, by what was last read.
-func (m *Record) Records() bool { return m.last.Load() != nil }
+func (m *Conversations) Records() bool { return m.last.Load() != nil }
 
 // Unread reports whether a configuration has conversations recorded that were not read yet.
-func (m *Record) Unread(c *config.Config) bool { return c.Collateral.On() && m.last.Load() == nil }
+func (m *Conversations) Unread(c *config.Config) bool {
+	return c.Collateral.On() && m.last.Load() == nil
+}
 
 // Conversed implements [node.Daemon].
-func (m *Record) Conversed(name string) *wire.Conversed {
+func (m *Conversations) Conversed(name string) *wire.Conversed {
 	return m.conversedOf(config.FleetPrefix + name)
 }
 
 // conversedOf returns with which addresses of a list this host has conversed in the last 24 hours,
 // by what was last read; nil where nothing is recorded.
-func (m *Record) conversedOf(name string) *wire.Conversed {
+func (m *Conversations) conversedOf(name string) *wire.Conversed {
 	l := m.Last().Of(name)
 	if l == nil {
 		return nil
@@ -303,7 +296,7 @@ func (m *Record) conversedOf(name string) *wire.Conversed {
 }
 
 // DropsPartners returns that a list would drop whom this host has conversed with lately.
-func (m *Record) DropsPartners(name string) error {
+func (m *Conversations) DropsPartners(name string) error {
 	c := m.conversedOf(name)
 	if c == nil || c.Addresses == 0 {
 		return nil

@@ -1,4 +1,4 @@
-package daemon
+package observe
 
 import (
 	"context"
@@ -11,15 +11,15 @@ import (
 	"weir/loader"
 )
 
-// trafficHistory records the history of a second at a time.
-type trafficHistory struct {
+// TrafficHistory records the history of a second at a time.
+type TrafficHistory struct {
 	*history.Recorder                           // safe for concurrent use
-	hits              map[string]loader.Counter // by list, at the end of the last second
+	Hits              map[string]loader.Counter // by list, at the end of the last second
 }
 
-// add records what was counted until now. hits count the block lists' packets; collateral is nil where none is
+// Second records what was counted until now. hits count the block lists' packets; collateral is nil where none is
 // recorded.
-func (p *trafficHistory) add(now time.Time, r traffic.Rates, drops func(verdict.Reason) bool, hits map[string]loader.Counter, collateral *api.Collateral) {
+func (p *TrafficHistory) Second(now time.Time, r traffic.Rates, drops func(verdict.Reason) bool, hits map[string]loader.Counter, collateral *api.Collateral) {
 	s := history.Sample{Interval: r.Interval}
 	for i, n := range r.Grown {
 		if n.Packets > 0 {
@@ -28,7 +28,7 @@ func (p *trafficHistory) add(now time.Time, r traffic.Rates, drops func(verdict.
 		}
 	}
 	for name, n := range hits {
-		if before := p.hits[name]; n.Packets > before.Packets {
+		if before := p.Hits[name]; n.Packets > before.Packets {
 			s.Lists = append(s.Lists, history.List{
 				Name:  api.ListOf(name),
 				Count: history.Count{Packets: n.Packets - before.Packets, Bytes: n.Bytes - min(n.Bytes, before.Bytes)},
@@ -42,12 +42,12 @@ func (p *trafficHistory) add(now time.Time, r traffic.Rates, drops func(verdict.
 			}
 		}
 	}
-	p.hits = hits
+	p.Hits = hits
 	p.Add(now, s)
 }
 
 // History implements [server.Recorder].
-func (p *trafficHistory) History(_ context.Context, asked api.HistoryQuestion) (api.History, error) {
+func (p *TrafficHistory) History(_ context.Context, asked api.HistoryQuestion) (api.History, error) {
 	now := time.Now()
 	step := history.StepOf(asked.Since, asked.Step)
 	all := p.Since(now.Add(-asked.Since), now, step)

@@ -1,4 +1,4 @@
-package ask
+package observe
 
 import (
 	"context"
@@ -63,8 +63,8 @@ func (x *Explainer) answerHeavy(ctx context.Context, q wire.HeavyQuestion) (any,
 		return nil, err
 	}
 	var a wire.HeavyFlows
-	err := x.host.LendWatched(ctx, func(by Active) (err error) {
-		if !x.stages.Trackers.Watcher().Interval(by.Engine, by.Stats, k, unit, func(interval time.Duration, banks []*sketch.Bank) {
+	err := x.host.Lend(ctx, func(by ruleset.Active) (err error) {
+		if !x.stages.Trackers.Watcher().Interval(by.Engine, x.host.Stats(), k, unit, func(interval time.Duration, banks []*sketch.Bank) {
 			a, err = node.Heavy(q, interval, banks)
 		}) {
 			return fmt.Errorf("no tracker counts %v by %v, or it has no interval since a start or a pause: set trackers in weir.yaml, or ask again", unit, k)

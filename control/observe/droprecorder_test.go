@@ -1,4 +1,4 @@
-package drops
+package observe
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/engine"
+	"weir/control/ruleset"
 	"weir/filter/key"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -19,7 +20,7 @@ import (
 
 // What lists match from the start on is counted, also beside reports without packets.
 func TestListsFromTheStart(t *testing.T) {
-	var d Recorder
+	var d DropRecorder
 	hits := func(n uint64) Tally { return Tally{Lists: map[string]loader.Counter{"feed": {Packets: n}}} }
 	now := time.Now()
 	d.Follow(Phase{Begin: now}, true, func() Tally { return hits(100) }) // of the daemon before
@@ -28,7 +29,7 @@ func TestListsFromTheStart(t *testing.T) {
 		out           bool
 	}{{30, 130, false}, {0, 150, true}, {0, 150, false}, {20, 170, false}} {
 		now = now.Add(time.Second)
-		d.Report(now, &Counted{Interval: time.Second, Packets: next.packets}, next.out, hits(next.hits))
+		d.Report(now, &DropReport{Interval: time.Second, Packets: next.packets}, next.out, hits(next.hits))
 	}
 	if got := d.Hour.Since(now.Add(-time.Hour), now).Lists["feed"]; got != 70 {
 		t.Errorf("%d packets of 70", got)
@@ -39,16 +40,16 @@ func TestListsFromTheStart(t *testing.T) {
 // credited to it.
 func TestDropsOfRenumberedLists(t *testing.T) {
 	for _, inherits := range []bool{false, true} {
-		d := &Recorder{Inherits: inherits}
+		d := &DropRecorder{Inherits: inherits}
 		now := time.Now()
 		at := now.Add
 		none := func() (c Tally) { return c }
 		report := func(end time.Duration, number uint16) {
 			f := sketch.Flow{Packets: 7, Cause: sketch.Cause{Reason: uint8(verdict.Blocked), List: number}}
 			f.Key = key.Source(netip.MustParsePrefix("192.0.2.1/32"))
-			d.Report(at(end), &Counted{Interval: time.Second, Packets: 7, Flows: []sketch.Flow{f}}, false, Tally{})
+			d.Report(at(end), &DropReport{Interval: time.Second, Packets: 7, Flows: []sketch.Flow{f}}, false, Tally{})
 		}
-		listed := func(want Flow) {
+		listed := func(want DroppedFlow) {
 			t.Helper()
 			want.Remote, want.Reason = netip.MustParseAddr("192.0.2.1"), verdict.Blocked
 			if n := d.last.Flows[want]; n.Packets != 7 {
@@ -58,37 +59,37 @@ func TestDropsOfRenumberedLists(t *testing.T) {
 		d.Follow(Phase{Begin: at(0), Lists: []string{"first", "second"}}, true, none)
 		report(900*time.Millisecond, 2) // it began before
 		if inherits {
-			listed(Flow{Renumbered: true})
+			listed(DroppedFlow{Renumbered: true})
 		} else {
-			listed(Flow{List: "second"})
+			listed(DroppedFlow{List: "second"})
 		}
 		report(1900*time.Millisecond, 2)
-		listed(Flow{List: "second"})
+		listed(DroppedFlow{List: "second"})
 		d.Follow(Phase{Begin: at(1950 * time.Millisecond), Lists: []string{"first", "other", "second"}}, true, none)
 		d.Follow(Phase{Begin: at(1950 * time.Millisecond), Lists: []string{"first", "other", "second"}}, true, none)
 		report(2960*time.Millisecond, 2) // it is added late
-		listed(Flow{Renumbered: true})
+		listed(DroppedFlow{Renumbered: true})
 		report(3900*time.Millisecond, 2)
-		listed(Flow{List: "other"})
+		listed(DroppedFlow{List: "other"})
 		d.Follow(Phase{Begin: at(4 * time.Second), Lists: []string{"first"}}, true, none)
 		report(4900*time.Millisecond, 1) // the same list in all the time
-		listed(Flow{List: "first"})
+		listed(DroppedFlow{List: "first"})
 		report(5900*time.Millisecond, 3) // there is none
-		listed(Flow{Renumbered: true})
+		listed(DroppedFlow{Renumbered: true})
 		report(6900*time.Millisecond, 0)
-		listed(Flow{})
+		listed(DroppedFlow{})
 	}
 }
 
 // idle is a host that has nothing to lend.
 type idle struct{}
 
-func (idle) Lend(context.Context, func(Active) error) error { return nil }
+func (idle) Lend(context.Context, func(ruleset.Active) error) error { return nil }
 
 // A clock that is set does not change over how long packets were dropped.
 func TestDropsWhileTheClockIsSet(t *testing.T) {
 	for _, ahead := range []time.Duration{-24 * time.Hour, 0, 24 * time.Hour} {
-		d := NewRecorder(idle{}, slog.New(slog.DiscardHandler))
+		d := NewDropRecorder(idle{}, slog.New(slog.DiscardHandler))
 		begin := clock.Set(t, time.Now().Add(-10*time.Second), ahead)
 		d.Hour.Add(second(begin, 2))
 		got, err := d.Drops(t.Context(), api.DropsQuestion{By: api.BySource, Last: time.Minute, Limit: 1})
@@ -103,14 +104,14 @@ func TestDropsWhileTheClockIsSet(t *testing.T) {
 
 // An interval has the mode of most of its time.
 func TestModeOfInterval(t *testing.T) {
-	var d Recorder
+	var d DropRecorder
 	now := time.Now()
 	none := func() (c Tally) { return c }
 	d.Follow(Phase{Begin: now}, true, none)
 	d.Follow(Phase{Begin: now.Add(1400 * time.Millisecond), Monitor: true}, true, none)
 	d.Follow(Phase{Begin: now.Add(3600 * time.Millisecond)}, true, none)
 	for n, want := range []uint64{0, 7, 7, 7, 0} {
-		d.Report(now.Add(time.Duration(n+1)*time.Second), &Counted{Interval: time.Second, Packets: 7}, false, Tally{})
+		d.Report(now.Add(time.Duration(n+1)*time.Second), &DropReport{Interval: time.Second, Packets: 7}, false, Tally{})
 		if got := d.last.Monitored.Packets; got != want {
 			t.Errorf("second %d: %d packets in monitor mode, want %d", n, got, want)
 		}
@@ -137,7 +138,7 @@ func TestDropsOnTrial(t *testing.T) {
 		},
 	} {
 		for _, out := range []bool{false, true} {
-			var d Recorder
+			var d DropRecorder
 			var all Tally
 			now := time.Now()
 			d.Follow(Phase{Begin: now, Policy: &c.policy}, true, func() Tally { return all })
@@ -147,7 +148,7 @@ func TestDropsOnTrial(t *testing.T) {
 					all.of(out)[r].Bytes += 100 * grown
 				}
 				now = now.Add(time.Second)
-				d.Report(now, &Counted{Interval: time.Second, Packets: packets, Bytes: 100 * packets}, out, all)
+				d.Report(now, &DropReport{Interval: time.Second, Packets: packets, Bytes: 100 * packets}, out, all)
 			}
 			if got := d.Hour.Since(now.Add(-time.Hour), now); got.Trial != (Total{Packets: c.want, Bytes: 100 * c.want}) {
 				t.Errorf("%s: %+v on trial, want %d packets", name, got.Trial, c.want)
@@ -158,7 +159,7 @@ func TestDropsOnTrial(t *testing.T) {
 
 // In monitor mode, what a list on trial matches is on trial, in packets and in bytes, and is not monitored.
 func TestTrialInMonitorMode(t *testing.T) {
-	d := NewRecorder(nothingListed{}, slog.New(slog.DiscardHandler))
+	d := NewDropRecorder(nothingListed{}, slog.New(slog.DiscardHandler))
 	now := time.Now()
 	d.Follow(Phase{Begin: now.Add(-time.Minute), Lists: []string{"tried", "enforced"}, Monitor: true, Trial: map[string]bool{"tried": true}}, true, func() (c Tally) { return c })
 	flow := func(addr string, reason verdict.Reason, list uint16, packets, bytes uint64) sketch.Flow {
@@ -166,7 +167,7 @@ func TestTrialInMonitorMode(t *testing.T) {
 		f.Key = key.Source(netip.MustParsePrefix(addr + "/32"))
 		return f
 	}
-	d.Report(now, &Counted{Interval: time.Second, Packets: 15, Bytes: 1700, Flows: []sketch.Flow{
+	d.Report(now, &DropReport{Interval: time.Second, Packets: 15, Bytes: 1700, Flows: []sketch.Flow{
 		flow("192.0.2.1", verdict.WouldBlock, 1, 3, 500), flow("192.0.2.2", verdict.Blocked, 2, 12, 1200),
 	}}, false, Tally{Lists: map[string]loader.Counter{"tried": {Packets: 3}, "enforced": {Packets: 12}}})
 	i := d.Hour.Since(now.Add(-time.Minute), now)
@@ -195,12 +196,12 @@ func TestTrialInMonitorMode(t *testing.T) {
 // nothingListed is a host whose engine has no lists.
 type nothingListed struct{}
 
-func (nothingListed) Lend(_ context.Context, fn func(Active) error) error {
+func (nothingListed) Lend(_ context.Context, fn func(ruleset.Active) error) error {
 	g, err := engine.Build(nil, engine.Config{})
 	if err != nil {
 		return err
 	}
-	return fn(Active{Engine: g, Monitor: true, Tracked: true})
+	return fn(ruleset.Active{Ruleset: new(ruleset.Ruleset), Engine: g})
 }
 
 // A phase goes on until its lists, their numbers, its mode or its trials change.
@@ -217,14 +218,14 @@ func TestPhases(t *testing.T) {
 		"another trial":  {Phase{Lists: []string{"a", "b"}, Trial: map[string]bool{"b": true}}, false},
 		"a second trial": {Phase{Lists: []string{"a", "b"}, Trial: map[string]bool{"a": true, "b": true}}, false},
 	} {
-		var d Recorder
+		var d DropRecorder
 		none := func() (c Tally) { return c }
 		d.Follow(Phase{Lists: []string{"a", "b"}, Trial: map[string]bool{"a": true}}, true, none)
 		if d.Follow(c.next, true, none); (len(d.phases) == 1) != c.same {
 			t.Errorf("%s: %d phases", what, len(d.phases))
 		}
 	}
-	var d Recorder
+	var d DropRecorder
 	for n := range maxPhases + 3 {
 		d.Follow(Phase{Lists: []string{"a"}, Monitor: n%2 == 0, Begin: time.Unix(int64(n), 0)}, true, func() (c Tally) { return c })
 	}
@@ -235,11 +236,11 @@ func TestPhases(t *testing.T) {
 
 // Packets of which no more is known belong to what all others are: monitored, on trial, or dropped.
 func TestAddUnknown(t *testing.T) {
-	of := func(all, monitored, trial uint64) (i Interval) {
+	of := func(all, monitored, trial uint64) (i DropInterval) {
 		i.Packets, i.Monitored.Packets, i.Trial.Packets = all, monitored, trial
 		return i
 	}
-	for _, c := range []struct{ before, after Interval }{
+	for _, c := range []struct{ before, after DropInterval }{
 		{of(0, 0, 0), of(5, 0, 0)},
 		{of(10, 0, 0), of(15, 0, 0)},
 		{of(10, 9, 0), of(15, 9, 0)},

@@ -1,6 +1,4 @@
-// Package worth says what lists are worth: what they have matched, how old their entries are, what they have
-// in common, and whom only one of them dropped.
-package worth
+package observe
 
 import (
 	"cmp"
@@ -14,7 +12,6 @@ import (
 	"weir/control/engine"
 	"weir/control/history"
 	"weir/control/list"
-	"weir/control/observe/drops"
 	"weir/control/observe/traffic"
 	"weir/control/ruleset"
 	"weir/filter/key"
@@ -26,27 +23,17 @@ import (
 type Appraiser struct {
 	host      ruleset.Host
 	meter     *traffic.Meter
-	drops     *drops.Recorder
-	history   History
-	conversed Conversations
+	drops     *DropRecorder
+	history   *TrafficHistory
+	conversed *Conversations
 
 	counting sync.Mutex // held while it is counted what lists are worth
 }
 
-// New returns an appraiser of a host's lists, by what its programs and recorders have counted.
-func New(host ruleset.Host, meter *traffic.Meter, drops *drops.Recorder, history History, conversed Conversations) *Appraiser {
+// NewAppraiser returns an appraiser of a host's lists, by what its programs and recorders have counted.
+func NewAppraiser(host ruleset.Host, meter *traffic.Meter, drops *DropRecorder, history *TrafficHistory, conversed *Conversations) *Appraiser {
 	return &Appraiser{host: host, meter: meter, drops: drops, history: history, conversed: conversed}
 }
-
-// History is the history of the traffic. It is safe for concurrent use.
-type History interface {
-	Since(begin, end time.Time, step time.Duration) []history.Record
-	Add(now time.Time, s history.Sample)
-}
-
-// Conversations has the record of conversations as it was last read, nil where nothing is recorded. It
-// is safe for concurrent use.
-type Conversations interface{ Last() *api.Collateral }
 
 // Worth implements [server.Appraiser]. The loop only lends its sets: a pass over all of
 // them takes a while.
@@ -73,7 +60,7 @@ func (a *Appraiser) Worth(ctx context.Context) (w api.ListsWorth, err error) {
 	}); err != nil {
 		return w, err
 	}
-	dropped := a.drops.Hour.Since(now.Add(-drops.Keep), now)
+	dropped := a.drops.Hour.Since(now.Add(-Keep), now)
 	w.Since, w.Tracked = dropped.Begin, p.Stages.Trackers.TrackDrops
 	months := monthsOf(a.history.Since(now.Add(-history.KeepCoarse), now, history.Coarse))
 	overlaps := list.Overlaps(matched(p))
@@ -203,7 +190,7 @@ func agesOf(p *ruleset.Ruleset, l *ruleset.List, now time.Time) (ages api.EntryA
 }
 
 // credit adds which lists have, or would have, dropped packets of remote addresses.
-func credit(p *ruleset.Ruleset, lists []api.ListWorth, flows map[drops.Flow]drops.Count) {
+func credit(p *ruleset.Ruleset, lists []api.ListWorth, flows map[DroppedFlow]DropCount) {
 	type remote struct {
 		netip.Addr
 		out bool

@@ -1,6 +1,4 @@
-// Package flows collects what is exported to flow collectors: records of flows, and samples of
-// packets that were dropped.
-package flows
+package observe
 
 import (
 	"cmp"
@@ -34,21 +32,21 @@ type Exports struct {
 	waiting [verdict.NumReasons]loader.Counter // of these, since the last interval or longer
 	drops   [verdict.NumReasons]bool
 	lists   map[string]loader.Counter // matched, and not exported yet
-	last    Lists
+	last    ExportedLists
 	sources map[dropFlow]export.Flow
 	heavy   map[heavyFlow]export.Flow
 	samples samples
 }
 
-// Lists has the block lists, by their names.
-type Lists struct {
+// ExportedLists has the block lists, by their names.
+type ExportedLists struct {
 	Hits  map[string]loader.Counter // packets that each has matched
 	Trial map[string]bool           // lists on trial
 	Out   map[string]bool           // lists of outgoing packets, which have no records
 }
 
-// New returns exports to no collector yet, with samples from a hub.
-func New(hub *events.Hub, log *slog.Logger) *Exports {
+// NewExports returns exports to no collector yet, with samples from a hub.
+func NewExports(hub *events.Hub, log *slog.Logger) *Exports {
 	return &Exports{Exporter: export.New(log), hub: hub}
 }
 
@@ -73,7 +71,7 @@ func (x *Exports) Configure(s export.Spec, now time.Time, hits map[string]loader
 	if len(s.Collectors) == 0 {
 		*x = Exports{Exporter: x.Exporter, hub: x.hub, samples: x.samples}
 	} else if x.began.IsZero() {
-		*x = Exports{Exporter: x.Exporter, hub: x.hub, samples: x.samples, interval: x.interval, began: now, last: Lists{Hits: hits}, lists: make(map[string]loader.Counter)}
+		*x = Exports{Exporter: x.Exporter, hub: x.hub, samples: x.samples, interval: x.interval, began: now, last: ExportedLists{Hits: hits}, lists: make(map[string]loader.Counter)}
 		x.clear()
 	}
 }
@@ -137,7 +135,7 @@ func addFlow[K comparable](all map[K]export.Flow, id K, f export.Flow) {
 
 // Second takes in what was counted in a second, and exports at the end of an interval,
 // which it reports. tracked: reports will say who was dropped.
-func (x *Exports) Second(now time.Time, r traffic.Rates, tracked bool, drops func(verdict.Reason) bool, lists Lists) bool {
+func (x *Exports) Second(now time.Time, r traffic.Rates, tracked bool, drops func(verdict.Reason) bool, lists ExportedLists) bool {
 	if x.began.IsZero() {
 		return false
 	}

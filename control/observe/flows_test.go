@@ -1,4 +1,4 @@
-package flows
+package observe
 
 import (
 	"fmt"
@@ -50,7 +50,7 @@ func TestExportedOnce(t *testing.T) {
 			}
 			hits = next
 			monitor := random.IntN(4) == 0
-			x.Second(now, r, random.IntN(4) > 0, func(r verdict.Reason) bool { return r == verdict.Blocked || r == verdict.Heavy }, Lists{Hits: hits})
+			x.Second(now, r, random.IntN(4) > 0, func(r verdict.Reason) bool { return r == verdict.Blocked || r == verdict.Heavy }, ExportedLists{Hits: hits})
 			for n := range random.IntN(8) {
 				id := dropFlow{netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}), verdict.Blocked, fmt.Sprintf("list%d", n%5)}
 				addFlow(x.sources, id, export.Flow{Packets: random.Uint64N(50), Bytes: random.Uint64N(50_000)})
@@ -105,7 +105,7 @@ func TestExportedListsAreOfIncomingPackets(t *testing.T) {
 			for _, name := range []string{"out", "out" + api.ManualSuffix} {
 				hits[name] = loader.Counter{Packets: seconds * 100, Bytes: seconds * 6000}
 			}
-			x.Second(now, r, false, func(r verdict.Reason) bool { return r == verdict.Blocked }, Lists{Hits: hits, Out: map[string]bool{"out": true}, Trial: c.trial})
+			x.Second(now, r, false, func(r verdict.Reason) bool { return r == verdict.Blocked }, ExportedLists{Hits: hits, Out: map[string]bool{"out": true}, Trial: c.trial})
 		}
 		got, began := make(map[string]uint64), now
 		now = now.Add(time.Hour)

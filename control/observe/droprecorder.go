@@ -1,4 +1,4 @@
-package drops
+package observe
 
 import (
 	"cmp"
@@ -17,6 +17,7 @@ import (
 	"weir/control/explain"
 	"weir/control/geo"
 	"weir/control/observe/traffic"
+	"weir/control/ruleset"
 	"weir/filter/ordered"
 	"weir/filter/sketch"
 	"weir/filter/verdict"
@@ -24,43 +25,29 @@ import (
 	"weir/loader/netif"
 )
 
-// Recorder records who was dropped: the last interval of the tracker of dropped packets, and the
+// DropRecorder records who was dropped: the last interval of the tracker of dropped packets, and the
 // last hour. Its methods are safe for concurrent use.
-type Recorder struct {
-	Hour     History
-	Unvalued Sum // the history of traffic does not have their worth yet
+type DropRecorder struct {
+	Hour     DropHistory
+	Unvalued DropSum // the history of traffic does not have their worth yet
 
 	Inherits bool // the trackers count for programs of an earlier process first
 
-	host Host
+	host ruleset.Host
 	log  *slog.Logger
 
 	mu      sync.Mutex // guards the following
 	tracked bool       // dropped packets are tracked
 	phases  []Phase    // in order; the last one goes on
-	last    Interval
-	lastOut Interval                  // of outgoing packets
+	last    DropInterval
+	lastOut DropInterval              // of outgoing packets
 	lists   map[string]loader.Counter // what each list had matched at the last report
 	counted [2]traffic.Counters       // of incoming and of outgoing packets, at the last report of any
 }
 
-// NewRecorder returns a recorder of the packets that a host drops.
-func NewRecorder(h Host, log *slog.Logger) *Recorder { return &Recorder{host: h, log: log} }
-
-// Host drops packets.
-type Host interface {
-	// Lend calls fn with its active state, which does not change before fn returns. It fails
-	// when ctx is done, or the host has stopped, before it calls fn.
-	Lend(ctx context.Context, fn func(Active) error) error
-}
-
-// Active has the engine of a host, and its settings, at a moment.
-type Active struct {
-	Engine       *engine.Generation
-	Monitor      bool
-	Tracked      bool          // dropped packets are tracked
-	ASN, Country *geo.Database // nil: none
-	Unopened     error         // why there is none
+// NewDropRecorder returns a recorder of the packets that a host drops.
+func NewDropRecorder(h ruleset.Host, log *slog.Logger) *DropRecorder {
+	return &DropRecorder{host: h, log: log}
 }
 
 // Tally has the counters of programs at a time.
@@ -102,7 +89,7 @@ const maxPhases = 64
 
 // Follow notes whether dropped packets are tracked, and the phase from now on. If tracking begins
 // now, the first interval has none of the packets that lists matched before.
-func (r *Recorder) Follow(next Phase, tracked bool, counted func() Tally) {
+func (r *DropRecorder) Follow(next Phase, tracked bool, counted func() Tally) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.phases) == 0 && r.Inherits {
@@ -115,13 +102,21 @@ func (r *Recorder) Follow(next Phase, tracked bool, counted func() Tally) {
 	if tracked && !r.tracked {
 		now := counted()
 		r.lists, r.counted = now.Lists, [2]traffic.Counters{now.In, now.Out}
-		r.last, r.lastOut = Interval{}, Interval{}
+		r.last, r.lastOut = DropInterval{}, DropInterval{}
 	}
 	r.tracked = tracked
 }
 
+// mode reports whether the current phase is one of monitor mode, and whether dropped packets are tracked.
+func (r *DropRecorder) mode() (monitor, tracked bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	last := len(r.phases) - 1
+	return last >= 0 && r.phases[last].Monitor, r.tracked
+}
+
 // since returns the phases from a time on.
-func (r *Recorder) since(begin time.Time) []Phase {
+func (r *DropRecorder) since(begin time.Time) []Phase {
 	first := len(r.phases) - 1
 	for first > 0 && r.phases[first].Begin.After(begin) {
 		first--
@@ -143,7 +138,7 @@ func listOf(number int, all []Phase) (name string) {
 // onTrial returns how many packets of a report passed, since lists are on trial. The counters before and
 // now are exact, but not read at quite the same times as trackers. It reports false where they have not
 // grown.
-func onTrial(r *Counted, before, now *traffic.Counters, p *verdict.Policy) (t Total, ok bool) {
+func onTrial(r *DropReport, before, now *traffic.Counters, p *verdict.Policy) (t Total, ok bool) {
 	var passed, dropped, perhaps Total // by the counters
 	for reason := range verdict.NumReasons {
 		grown := Total{Packets: now[reason].Packets - before[reason].Packets, Bytes: now[reason].Bytes - before[reason].Bytes}
@@ -174,18 +169,18 @@ func onTrial(r *Counted, before, now *traffic.Counters, p *verdict.Policy) (t To
 	}, passed.Packets+dropped.Packets+perhaps.Packets > 0
 }
 
-// Counted is an interval of the tracker of dropped packets.
-type Counted struct {
+// DropReport is an interval of the tracker of dropped packets.
+type DropReport struct {
 	Interval       time.Duration
 	Packets, Bytes uint64        // of all flows
 	Flows          []sketch.Flow // those that are known
 }
 
 // Report adds an interval, with the counters of now.
-func (r *Recorder) Report(now time.Time, report *Counted, out bool, counted Tally) {
-	i := Interval{
+func (r *DropRecorder) Report(now time.Time, report *DropReport, out bool, counted Tally) {
+	i := DropInterval{
 		Begin: now.Add(-report.Interval), End: now, Packets: report.Packets, Bytes: report.Bytes,
-		Flows: make(map[Flow]Count), Lists: make(map[string]uint64), ListsMonitored: make(map[string]uint64),
+		Flows: make(map[DroppedFlow]DropCount), Lists: make(map[string]uint64), ListsMonitored: make(map[string]uint64),
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -205,7 +200,7 @@ func (r *Recorder) Report(now time.Time, report *Counted, out bool, counted Tall
 	}
 	var trial Total // as far as its flows are known
 	for _, f := range report.Flows {
-		flow := Flow{Remote: f.Key.Src, Reason: verdict.Reason(f.Cause.Reason), Out: out}
+		flow := DroppedFlow{Remote: f.Key.Src, Reason: verdict.Reason(f.Cause.Reason), Out: out}
 		if out {
 			flow.Remote = f.Key.Dst
 		}
@@ -213,7 +208,7 @@ func (r *Recorder) Report(now time.Time, report *Counted, out bool, counted Tall
 		flow.Renumbered = f.Cause.List > 0 && flow.List == ""
 		flow.Monitor = mode.Monitor && flow.Reason != verdict.WouldBlock
 		packets, bytes := f.Whole(sketch.Packets)
-		n := Count{Packets: uint64(packets), Bytes: uint64(bytes), Least: f.Packets, Dst: f.Dst}
+		n := DropCount{Packets: uint64(packets), Bytes: uint64(bytes), Least: f.Packets, Dst: f.Dst}
 		if i.Flows[flow] = n; flow.Reason == verdict.WouldBlock {
 			trial.Packets += n.Packets
 			trial.Bytes += n.Bytes
@@ -241,7 +236,7 @@ func (r *Recorder) Report(now time.Time, report *Counted, out bool, counted Tall
 }
 
 // addLists adds what lists have matched since the last interval.
-func (r *Recorder) addLists(i *Interval, counted map[string]loader.Counter, mode Phase) {
+func (r *DropRecorder) addLists(i *DropInterval, counted map[string]loader.Counter, mode Phase) {
 	before := r.lists
 	r.lists = counted
 	for name, n := range counted {
@@ -256,13 +251,13 @@ func (r *Recorder) addLists(i *Interval, counted map[string]loader.Counter, mode
 
 // Recent returns what was dropped in the last interval, unless that is over for long: of
 // incoming and of outgoing packets.
-func (r *Recorder) Recent(now time.Time) (in, out Interval) {
+func (r *DropRecorder) Recent(now time.Time) (in, out DropInterval) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	in, out = r.last, r.lastOut
-	for _, i := range []*Interval{&in, &out} {
+	for _, i := range []*DropInterval{&in, &out} {
 		if now.Sub(i.End) > 5*time.Second {
-			*i = Interval{}
+			*i = DropInterval{}
 		}
 	}
 	return in, out
@@ -271,14 +266,15 @@ func (r *Recorder) Recent(now time.Time) (in, out Interval) {
 // errNotTracked says why it is unknown who was dropped.
 var errNotTracked = errors.New("dropped packets are not tracked: set track_drops to true")
 
-// Drops implements [server.Recorder].
-func (r *Recorder) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops, error) {
+// Drops implements [server.DropRecorder].
+func (r *DropRecorder) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drops, error) {
 	now := time.Now()
 	out := api.Drops{By: asked.By, Until: now}
 	var names *geo.Database
 	outgoing := make(map[string]bool) // lists
-	if err := r.host.Lend(ctx, func(a Active) (err error) {
-		out.Monitor = a.Monitor
+	if err := r.host.Lend(ctx, func(a ruleset.Active) (err error) {
+		var tracked bool
+		out.Monitor, tracked = r.mode()
 		if asked.By == api.ByList {
 			for _, l := range a.Engine.Lists() {
 				if l.Direction == engine.Out {
@@ -286,7 +282,7 @@ func (r *Recorder) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drop
 				}
 			}
 		}
-		names, err = a.namesBy(asked.By)
+		names, err = namesBy(a, asked.By, tracked)
 		return err
 	}); err != nil {
 		return out, err
@@ -378,7 +374,7 @@ func (r *Recorder) Drops(ctx context.Context, asked api.DropsQuestion) (api.Drop
 }
 
 // namesBy returns the database by whose names drops are added up, nil if that takes none.
-func (a *Active) namesBy(by string) (names *geo.Database, err error) {
+func namesBy(a ruleset.Active, by string, tracked bool) (names *geo.Database, err error) {
 	switch by {
 	case api.ByASN:
 		names = a.ASN
@@ -392,7 +388,7 @@ func (a *Active) namesBy(by string) (names *geo.Database, err error) {
 	default:
 		return nil, &api.BadRequest{Err: fmt.Errorf("there is no database for it: name one as geo.%s in weir.yaml", by)}
 	}
-	if !a.Tracked {
+	if !tracked {
 		return nil, &api.BadRequest{Err: errNotTracked}
 	}
 	return names, nil
@@ -400,7 +396,7 @@ func (a *Active) namesBy(by string) (names *geo.Database, err error) {
 
 // Describe adds to an answer when such packets were last dropped, where it is about those of a
 // remote address or network.
-func (r *Recorder) Describe(a *explain.Answer) {
+func (r *DropRecorder) Describe(a *explain.Answer) {
 	out := a.Direction == Direction(true)
 	addr, bits := a.Known.Src, a.Known.SrcBits
 	if out {
@@ -410,7 +406,7 @@ func (r *Recorder) Describe(a *explain.Answer) {
 		return
 	}
 	of := netip.PrefixFrom(addr, int(bits))
-	last, ok := r.Hour.Last(func(f Flow) bool {
+	last, ok := r.Hour.Last(func(f DroppedFlow) bool {
 		// What a list on trial would drop has passed.
 		return f.Out == out && f.Reason != verdict.WouldBlock && of.Contains(f.Remote)
 	})
@@ -423,7 +419,7 @@ func (r *Recorder) Describe(a *explain.Answer) {
 }
 
 // addUnknown adds packets to a sum: to those that passed, where all others did.
-func addUnknown(all *Interval, packets uint64) {
+func addUnknown(all *DropInterval, packets uint64) {
 	switch {
 	case all.Monitored.Packets+all.Trial.Packets < all.Packets || all.Packets == 0:
 	case all.Monitored.Packets > 0:
@@ -444,8 +440,8 @@ type dropKey struct {
 func Direction(out bool) string { return netif.Target{Out: out}.Direction() }
 
 // keys returns what the flows belong to.
-func (r *Recorder) keys(ctx context.Context, by string, all Interval, names *geo.Database) (map[Flow]dropKey, error) {
-	keys := make(map[Flow]dropKey, len(all.Flows))
+func (r *DropRecorder) keys(ctx context.Context, by string, all DropInterval, names *geo.Database) (map[DroppedFlow]dropKey, error) {
+	keys := make(map[DroppedFlow]dropKey, len(all.Flows))
 	for f := range all.Flows {
 		switch by {
 		case api.BySource:
@@ -467,10 +463,10 @@ func (r *Recorder) keys(ctx context.Context, by string, all Interval, names *geo
 	}
 	// A few at a time: filtering goes on.
 	for some := range slices.Chunk(slices.Collect(maps.Keys(all.Flows)), 256) {
-		if err := r.host.Lend(ctx, func(a Active) error {
+		if err := r.host.Lend(ctx, func(a ruleset.Active) error {
 			for _, f := range some {
 				if f.Reason == verdict.Blocked {
-					keys[f] = dropKey{key: a.entryOf(f, all.Flows[f].Dst), out: f.Out}
+					keys[f] = dropKey{key: entryOf(a.Engine, f, all.Flows[f].Dst), out: f.Out}
 				}
 			}
 			return nil
@@ -482,8 +478,8 @@ func (r *Recorder) keys(ctx context.Context, by string, all Interval, names *geo
 }
 
 // entryOf returns the entry that blocks a flow, "" if it is listed no more.
-func (a *Active) entryOf(f Flow, dst netip.Addr) string {
-	lists, e, src := a.Engine.Lists(), a.Engine, f.Remote
+func entryOf(e *engine.Generation, f DroppedFlow, dst netip.Addr) string {
+	lists, src := e.Lists(), f.Remote
 	if f.Out {
 		// Only its destination is known.
 		if e, src = e.Out(), netip.IPv4Unspecified(); dst.Is6() {
@@ -501,8 +497,8 @@ func (a *Active) entryOf(f Flow, dst netip.Addr) string {
 	return ""
 }
 
-// Largest returns the largest flows of intervals.
-func Largest(intervals ...Interval) *[]api.DropRate {
+// LargestDrops returns the largest flows of intervals.
+func LargestDrops(intervals ...DropInterval) *[]api.DropRate {
 	all := []api.DropRate{}
 	for _, i := range intervals {
 		seconds := max(i.End.Sub(i.Begin).Seconds(), 1e-3)
@@ -520,9 +516,9 @@ func Largest(intervals ...Interval) *[]api.DropRate {
 	return &all
 }
 
-// Judge adds to the flows of a tracker, which were counted like this, what an engine drops of them: of a
+// JudgeFlows adds to the flows of a tracker, which were counted like this, what an engine drops of them: of a
 // source, what was counted; of a flow of addresses and ports, all or nothing, if it is listed.
-func Judge(e *engine.Generation, t *api.Tracker, flows []sketch.Flow, recent Interval) {
+func JudgeFlows(e *engine.Generation, t *api.Tracker, flows []sketch.Flow, recent DropInterval) {
 	seconds := max(recent.End.Sub(recent.Begin).Seconds(), 1e-3)
 	for n := range t.Flows {
 		to, k := &t.Flows[n], flows[n].Key

@@ -1,4 +1,4 @@
-package drops
+package observe
 
 import (
 	"net/netip"
@@ -8,23 +8,23 @@ import (
 	"weir/filter/verdict"
 )
 
-func flow(n int) Flow {
-	return Flow{Remote: netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), Reason: verdict.Blocked, List: "feed", Out: n%2 == 1}
+func flow(n int) DroppedFlow {
+	return DroppedFlow{Remote: netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), Reason: verdict.Blocked, List: "feed", Out: n%2 == 1}
 }
 
 // second returns a second in which each of the flows has 10 packets.
-func second(at time.Time, flows ...int) Interval {
+func second(at time.Time, flows ...int) DropInterval {
 	i := empty(at)
 	i.End = at.Add(time.Second)
 	for _, n := range flows {
-		i.Flows[flow(n)] = Count{Packets: 10, Bytes: 600, Least: 9}
+		i.Flows[flow(n)] = DropCount{Packets: 10, Bytes: 600, Least: 9}
 		i.Packets, i.Bytes, i.Lists["feed"] = i.Packets+10, i.Bytes+600, i.Lists["feed"]+10
 	}
 	return i
 }
 
 func TestHistory(t *testing.T) {
-	var h History
+	var h DropHistory
 	began := time.Date(2026, 1, 1, 12, 0, 5, 0, time.UTC)
 	if i := h.Since(began, began); i.Packets != 0 || len(i.Flows) != 0 {
 		t.Errorf("an empty history has %+v", i)
@@ -72,7 +72,7 @@ func TestHistory(t *testing.T) {
 
 // However many sources there are, few are kept: the largest.
 func TestHistoryIsBounded(t *testing.T) {
-	var h History
+	var h DropHistory
 	now, n := time.Unix(0, 0), 100
 	for range 60 {
 		flows := []int{1, 1 << 20}
@@ -81,7 +81,7 @@ func TestHistoryIsBounded(t *testing.T) {
 			flows = append(flows, n)
 		}
 		i := second(now, flows...)
-		i.Flows[flow(1)] = Count{Packets: 1000}
+		i.Flows[flow(1)] = DropCount{Packets: 1000}
 		h.Add(i)
 		now = now.Add(time.Second)
 	}
@@ -104,21 +104,23 @@ func TestHistoryIsBounded(t *testing.T) {
 
 // Last finds the last drop of the flows that match, also in slices that were joined.
 func TestLast(t *testing.T) {
-	var h History
+	var h DropHistory
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	blocked, limited := Flow{Remote: a, Reason: verdict.Blocked, List: "drop"}, Flow{Remote: a, Reason: verdict.RateLimited}
-	add := func(at time.Duration, flows map[Flow]Count) {
-		h.Add(Interval{Begin: start.Add(at), End: start.Add(at + time.Second), Flows: flows})
+	blocked, limited := DroppedFlow{Remote: a, Reason: verdict.Blocked, List: "drop"}, DroppedFlow{Remote: a, Reason: verdict.RateLimited}
+	add := func(at time.Duration, flows map[DroppedFlow]DropCount) {
+		h.Add(DropInterval{Begin: start.Add(at), End: start.Add(at + time.Second), Flows: flows})
 	}
-	of := func(addr netip.Addr) func(Flow) bool { return func(f Flow) bool { return f.Remote == addr } }
+	of := func(addr netip.Addr) func(DroppedFlow) bool {
+		return func(f DroppedFlow) bool { return f.Remote == addr }
+	}
 	if _, ok := h.Last(of(a)); ok {
 		t.Error("found in an empty history")
 	}
-	add(0, map[Flow]Count{blocked: {Packets: 3}})
-	add(10*time.Minute, map[Flow]Count{blocked: {Packets: 2}, limited: {Packets: 7}})
+	add(0, map[DroppedFlow]DropCount{blocked: {Packets: 3}})
+	add(10*time.Minute, map[DroppedFlow]DropCount{blocked: {Packets: 2}, limited: {Packets: 7}})
 	for i := range 20 {
-		add(time.Duration(15+i)*time.Minute, map[Flow]Count{{Remote: b}: {Packets: 1}})
+		add(time.Duration(15+i)*time.Minute, map[DroppedFlow]DropCount{{Remote: b}: {Packets: 1}})
 	}
 	l, ok := h.Last(of(a))
 	if !ok || l.Time != start.Add(10*time.Minute+time.Second) || l.Flow != limited || l.All.Packets != 12 || l.Monitored != 0 {
@@ -126,7 +128,7 @@ func TestLast(t *testing.T) {
 	}
 	monitored := blocked
 	monitored.Monitor = true
-	add(40*time.Minute, map[Flow]Count{monitored: {Packets: 4}})
+	add(40*time.Minute, map[DroppedFlow]DropCount{monitored: {Packets: 4}})
 	if l, _ := h.Last(of(a)); l.Flow != monitored || l.All.Packets != 16 || l.Monitored != 4 {
 		t.Errorf("with monitor mode: %+v", l)
 	}

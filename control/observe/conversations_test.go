@@ -1,4 +1,4 @@
-package partners
+package observe
 
 import (
 	"log/slog"
@@ -33,7 +33,7 @@ func TestAttribute(t *testing.T) {
 	if of := a.Latest[1]; of.Direction != "in" || !slices.Equal(of.How, []string{"opened-tcp"}) || got.At.Sub(of.Last).Round(time.Hour) != 30*time.Hour || got.At.Sub(of.First).Round(time.Hour) != 40*time.Hour {
 		t.Errorf("%+v", of)
 	}
-	r := New(nil, slog.New(slog.DiscardHandler))
+	r := NewConversations(nil, slog.New(slog.DiscardHandler))
 	r.last.Store(got)
 	if err := r.DropsPartners("a"); err == nil || r.DropsPartners("friends") != nil || !r.Records() {
 		t.Errorf("what drops partners: %v, %v", err, r.DropsPartners("friends"))

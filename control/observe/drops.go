@@ -1,5 +1,4 @@
-// Package drops remembers who was dropped, for an hour, in bounded memory.
-package drops
+package observe
 
 import (
 	"cmp"
@@ -13,7 +12,7 @@ import (
 	"weir/filter/verdict"
 )
 
-// Bounds of a History.
+// Bounds of a DropHistory.
 const (
 	Keep = time.Hour
 
@@ -22,9 +21,9 @@ const (
 	maxFlows = 1000             // of a slice; the smallest are left out
 )
 
-// Flow is packets from one source, or to one destination, that were dropped for one
+// DroppedFlow is packets from one source, or to one destination, that were dropped for one
 // cause, or would have been.
-type Flow struct {
+type DroppedFlow struct {
 	Remote netip.Addr // the source, of outgoing packets the destination
 	Reason verdict.Reason
 	List   string // that matched; "": none, or it is unknown
@@ -34,15 +33,15 @@ type Flow struct {
 	Renumbered bool // a list matched, and its number became another's meanwhile
 }
 
-// Count has the packets of a flow that were dropped.
-type Count struct {
+// DropCount has the packets of a flow that were dropped.
+type DropCount struct {
 	Packets, Bytes uint64
 	Least          uint64     // lower bound of Packets, which may be an estimate
 	Dst            netip.Addr // of one of the packets
 }
 
-func (c Count) plus(d Count) Count {
-	return Count{c.Packets + d.Packets, c.Bytes + d.Bytes, c.Least + d.Least, d.Dst}
+func (c DropCount) plus(d DropCount) DropCount {
+	return DropCount{c.Packets + d.Packets, c.Bytes + d.Bytes, c.Least + d.Least, d.Dst}
 }
 
 // Total is a number of packets with their bytes.
@@ -51,19 +50,19 @@ type Total struct{ Packets, Bytes uint64 }
 // Plus returns the sum.
 func (t Total) Plus(u Total) Total { return Total{t.Packets + u.Packets, t.Bytes + u.Bytes} }
 
-// Interval counts the packets of a short time that were dropped, or would have been.
-type Interval struct {
+// DropInterval counts the packets of a short time that were dropped, or would have been.
+type DropInterval struct {
 	Begin, End     time.Time
 	Packets, Bytes uint64 // in all
 	Monitored      Total  // of these, packets that passed in monitor mode, but for lists on trial
 	Trial          Total  // of these, packets that passed since the list is on trial
-	Flows          map[Flow]Count
+	Flows          map[DroppedFlow]DropCount
 	Lists          map[string]uint64 // packets that each list has matched, in all
 	ListsMonitored map[string]uint64 // of these, packets in monitor mode, of lists that are not on trial
 }
 
 // add adds a later interval.
-func (i *Interval) add(j Interval) {
+func (i *DropInterval) add(j DropInterval) {
 	i.End = j.End
 	i.Packets += j.Packets
 	i.Bytes += j.Bytes
@@ -81,11 +80,11 @@ func (i *Interval) add(j Interval) {
 }
 
 // trim leaves the largest flows.
-func (i *Interval) trim() {
+func (i *DropInterval) trim() {
 	if len(i.Flows) <= maxFlows {
 		return
 	}
-	all := ordered.Of(maps.Keys(i.Flows), func(a, b Flow) int {
+	all := ordered.Of(maps.Keys(i.Flows), func(a, b DroppedFlow) int {
 		return cmp.Or(cmp.Compare(i.Flows[b].Packets, i.Flows[a].Packets), a.Remote.Compare(b.Remote))
 	})
 	for _, f := range all[maxFlows:] {
@@ -93,15 +92,15 @@ func (i *Interval) trim() {
 	}
 }
 
-// Sum adds up intervals until they are taken. The zero Sum is empty and ready; its methods may be
+// DropSum adds up intervals until they are taken. The zero DropSum is empty and ready; its methods may be
 // called concurrently.
-type Sum struct {
+type DropSum struct {
 	mu  sync.Mutex
-	all Interval
+	all DropInterval
 }
 
 // Add adds an interval.
-func (s *Sum) Add(i Interval) {
+func (s *DropSum) Add(i DropInterval) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.all.Flows == nil {
@@ -114,27 +113,27 @@ func (s *Sum) Add(i Interval) {
 }
 
 // Take returns the intervals that were added since it was called last.
-func (s *Sum) Take() Interval {
+func (s *DropSum) Take() DropInterval {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	taken := s.all
-	s.all = Interval{}
+	s.all = DropInterval{}
 	return taken
 }
 
-func empty(at time.Time) Interval {
-	return Interval{Begin: at, End: at, Flows: make(map[Flow]Count), Lists: make(map[string]uint64), ListsMonitored: make(map[string]uint64)}
+func empty(at time.Time) DropInterval {
+	return DropInterval{Begin: at, End: at, Flows: make(map[DroppedFlow]DropCount), Lists: make(map[string]uint64), ListsMonitored: make(map[string]uint64)}
 }
 
-// History has the drops of the last hour. The zero History is empty and ready;
+// DropHistory has the drops of the last hour. The zero DropHistory is empty and ready;
 // its methods may be called concurrently.
-type History struct {
+type DropHistory struct {
 	mu     sync.Mutex
-	slices []Interval // in order
+	slices []DropInterval // in order
 }
 
 // Add adds an interval, which follows those before.
-func (h *History) Add(i Interval) {
+func (h *DropHistory) Add(i DropInterval) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	last := len(h.slices) - 1
@@ -151,12 +150,12 @@ func (h *History) Add(i Interval) {
 	if len(s.Flows) > 4*maxFlows {
 		s.trim()
 	}
-	first := slices.IndexFunc(h.slices, func(s Interval) bool { return i.End.Sub(s.End) <= Keep })
+	first := slices.IndexFunc(h.slices, func(s DropInterval) bool { return i.End.Sub(s.End) <= Keep })
 	h.slices = slices.Delete(h.slices, 0, max(first, 0))
 }
 
 // join joins the slices of a minute that ended before a time.
-func (h *History) join(before time.Time) {
+func (h *DropHistory) join(before time.Time) {
 	joined := h.slices[:0]
 	for _, s := range h.slices {
 		last := len(joined) - 1
@@ -171,20 +170,20 @@ func (h *History) join(before time.Time) {
 	h.slices = joined
 }
 
-// Latest counts the packets of some flows that were dropped, or would have been.
-type Latest struct {
-	Time      time.Time // about when any of them was last
-	Flow      Flow      // which of them had the most packets then
-	All       Count
+// LatestDrops counts the packets of some flows that were dropped, or would have been.
+type LatestDrops struct {
+	Time      time.Time   // about when any of them was last
+	Flow      DroppedFlow // which of them had the most packets then
+	All       DropCount
 	Monitored uint64 // of these packets, the ones that passed in monitor mode
 }
 
 // Last returns what was dropped of the flows that match. It reports false if nothing was.
-func (h *History) Last(match func(Flow) bool) (l Latest, ok bool) {
+func (h *DropHistory) Last(match func(DroppedFlow) bool) (l LatestDrops, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, s := range h.slices {
-		var most Count
+		var most DropCount
 		for f, n := range s.Flows {
 			if !match(f) {
 				continue
@@ -202,7 +201,7 @@ func (h *History) Last(match func(Flow) bool) (l Latest, ok bool) {
 
 // Since returns what was dropped from about a time on: the slice that contains it is
 // included. Without any, it returns an empty interval at now.
-func (h *History) Since(from, now time.Time) Interval {
+func (h *DropHistory) Since(from, now time.Time) DropInterval {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	all := empty(now)

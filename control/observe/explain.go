@@ -1,41 +1,26 @@
-// Package ask answers questions about packets: what the lists and trackers of a daemon do with them.
-package ask
+package observe
 
 import (
 	"context"
 
 	"weir/control/api"
 	"weir/control/explain"
-	"weir/control/observe/drops"
 	"weir/control/observe/traffic"
 	"weir/control/ruleset"
 	"weir/control/stages"
-	"weir/loader"
 )
-
-// Active is the rule set that filters, with the memory of its programs.
-type Active struct {
-	ruleset.Active
-	Stats []*loader.Stats // of the interfaces
-}
-
-// Host lends what filters. It is safe for concurrent use.
-type Host interface {
-	// LendWatched calls fn in a turn of the daemon's loop, and returns its error.
-	LendWatched(ctx context.Context, fn func(Active) error) error
-}
 
 // Explainer answers questions about packets. It is safe for concurrent use.
 type Explainer struct {
 	host    Host
 	meter   *traffic.Meter
-	drops   *drops.Recorder
+	drops   *DropRecorder
 	stages  *stages.Running
 	version string
 }
 
-// New returns what answers questions about the packets of a host, of a version of weir.
-func New(host Host, meter *traffic.Meter, drops *drops.Recorder, stages *stages.Running, version string) *Explainer {
+// NewExplainer returns an explainer of a host's packets, in a version of weir.
+func NewExplainer(host Host, meter *traffic.Meter, drops *DropRecorder, stages *stages.Running, version string) *Explainer {
 	return &Explainer{host, meter, drops, stages, version}
 }
 
@@ -84,7 +69,7 @@ func Explanation(question string, answers ...explain.Answer) api.Explanation {
 func (x *Explainer) Ask(ctx context.Context, asked []explain.Question) (answers []explain.Answer, wanted ruleset.Places, err error) {
 	wanted = make(ruleset.Places)
 	for _, q := range asked { // each in a turn of its own: there may be many
-		if err := x.host.LendWatched(ctx, func(by Active) error {
+		if err := x.host.Lend(ctx, func(by ruleset.Active) error {
 			hits := x.meter.Hits()
 			of := &q.Known
 			if q.Frame != nil {
@@ -113,7 +98,7 @@ func (x *Explainer) Ask(ctx context.Context, asked []explain.Question) (answers 
 // describe adds to an answer what is known of heavy hitters: how much of one exceeds its limit,
 // how many penalties are left out, and which flows are spared.
 func (x *Explainer) describe(a *explain.Answer, more int, of *stages.Table) {
-	if a.Direction == drops.Direction(true) || !a.Known.Src.IsValid() {
+	if a.Direction == Direction(true) || !a.Known.Src.IsValid() {
 		return // outgoing packets have no penalties
 	}
 	a.PenaltiesMore = more
