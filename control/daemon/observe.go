@@ -128,12 +128,12 @@ func (o *observers) tick() {
 	if len(reports) == 0 {
 		return
 	}
-	m := o.active.attach.Metadata()
-	names := listNames(m)
+	monitor := o.active.attach.Metadata().Monitor
 	for _, r := range reports {
-		o.exports.Report(time.Now(), r, names, m.Monitor)
+		now := time.Now()
+		o.exports.Report(now, r, o.drops.ListNames(now.Add(-r.Interval)), monitor)
 		if r.Role == tracker.Drops {
-			o.drops.Report(time.Now(), dropped(r), false, observe.TallyOf(&o.meter))
+			o.drops.Report(now, dropped(r), false, observe.TallyOf(&o.meter))
 		}
 	}
 }

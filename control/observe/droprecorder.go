@@ -135,6 +135,20 @@ func listOf(number int, all []Phase) (name string) {
 	return name
 }
 
+// ListNames returns the names of the programs' lists in the order of their numbers, as listOf does:
+// "" where a number has been another list's since began.
+func (r *DropRecorder) ListNames(began time.Time) (names []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	phases := r.since(began)
+	for _, p := range phases[max(len(phases)-1, 0):] {
+		for n := range p.Lists {
+			names = append(names, listOf(n+1, phases))
+		}
+	}
+	return names
+}
+
 // onTrial returns how many packets of a report passed, since lists are on trial. The counters before and
 // now are exact, but not read at quite the same times as trackers. It reports false where they have not
 // grown.

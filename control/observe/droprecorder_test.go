@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -231,6 +232,22 @@ func TestPhases(t *testing.T) {
 	}
 	if n := len(d.phases); n != maxPhases || d.phases[n-1].Begin.Unix() != maxPhases+2 || d.phases[0].Begin.Unix() != 3 {
 		t.Errorf("%d phases, from %v", n, d.phases[0].Begin.Unix())
+	}
+}
+
+// A number that was another list's since a time has no name.
+func TestListNames(t *testing.T) {
+	var d DropRecorder
+	if names := d.ListNames(time.Unix(0, 0)); names != nil {
+		t.Errorf("%q before all phases", names)
+	}
+	for second, lists := range [][]string{{"a", "b"}, {"a", "c"}, {"a", "c", "d"}} {
+		d.Follow(Phase{Lists: lists, Begin: time.Unix(int64(second), 0)}, true, func() (c Tally) { return c })
+	}
+	for began, want := range map[int64][]string{0: {"a", "", ""}, 1: {"a", "c", ""}, 2: {"a", "c", "d"}} {
+		if names := d.ListNames(time.Unix(began, 0)); !slices.Equal(names, want) {
+			t.Errorf("since second %d: %q, want %q", began, names, want)
+		}
 	}
 }
 

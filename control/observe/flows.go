@@ -80,7 +80,8 @@ func (x *Exports) clear() {
 	x.sources, x.heavy = make(map[dropFlow]export.Flow), make(map[heavyFlow]export.Flow)
 }
 
-// Report takes in the report of a tracker. lists are the names of the programs' lists.
+// Report takes in the report of a tracker. lists are the names of the programs' lists, "" where a
+// number was another list's in the same interval.
 func (x *Exports) Report(now time.Time, r *tracker.Report, lists []string, monitor bool) {
 	if x.began.IsZero() || r.Spec.CountsPairs() {
 		return
@@ -88,9 +89,13 @@ func (x *Exports) Report(now time.Time, r *tracker.Report, lists []string, monit
 	flow := export.Flow{Begin: now.Add(-r.Interval), End: now}
 	for _, f := range r.Flows {
 		if r.Role == tracker.Drops {
-			// What was counted exactly, and no estimates: the rest has records, too.
+			// What was counted exactly, and no estimates: the rest has records, too. So
+			// has a list whose name is not known here: it has counters.
 			id := dropFlow{source: f.Key.Src, reason: verdict.Reason(f.Cause.Reason)}
-			if n := int(f.Cause.List); 0 < n && n <= len(lists) {
+			if n := int(f.Cause.List); n > 0 {
+				if n > len(lists) || lists[n-1] == "" {
+					continue
+				}
 				id.list = lists[n-1]
 			}
 			if monitor {
@@ -177,7 +182,7 @@ func (x *Exports) flush(now time.Time, monitor, last bool) {
 func (x *Exports) batch(now time.Time, monitor, last bool) export.Batch {
 	b := export.Batch{Time: now}
 	put := func(f export.Flow, r verdict.Reason, of *loader.Counter) {
-		n := least(loader.Counter{Packets: f.Packets, Bytes: f.Bytes}, *of)
+		n := least(least(loader.Counter{Packets: f.Packets, Bytes: f.Bytes}, *of), x.reasons[r])
 		if n.Packets == 0 {
 			return
 		}
@@ -189,11 +194,15 @@ func (x *Exports) batch(now time.Time, monitor, last bool) export.Batch {
 		b.All = append(b.All, f)
 	}
 	for id, f := range x.sources {
-		rest := x.reasons[id.reason]
-		put(f, id.reason, &rest)
-		if n, ok := x.lists[id.list]; ok {
-			x.lists[id.list] = minus(n, least(n, loader.Counter{Packets: f.Packets, Bytes: f.Bytes}))
+		if id.list == "" {
+			rest := x.reasons[id.reason]
+			put(f, id.reason, &rest)
+			continue
 		}
+		// A report that comes after its list's record would take the packets of others.
+		rest := x.lists[id.list]
+		put(f, id.reason, &rest)
+		x.lists[id.list] = rest
 	}
 	var ready [verdict.NumReasons]loader.Counter
 	for i, n := range x.reasons {

@@ -20,7 +20,8 @@ import (
 )
 
 // Every packet is in exactly one record of all packets, in whatever order counters,
-// lists and sources become known, and however wrong these are.
+// lists and sources become known, and however wrong these are. No list has more packets in
+// records than it has matched.
 func TestExportedOnce(t *testing.T) {
 	random := seed.New(t)
 	now := time.Now()
@@ -28,11 +29,14 @@ func TestExportedOnce(t *testing.T) {
 		x := Exports{Exporter: export.New(slog.New(slog.DiscardHandler)), interval: time.Hour, began: now, lists: make(map[string]loader.Counter)}
 		x.clear()
 		var want [verdict.NumReasons]loader.Counter
-		got, hits := make(map[string]loader.Counter), make(map[string]loader.Counter)
+		got, hits, lists := make(map[string]loader.Counter), make(map[string]loader.Counter), make(map[string]uint64)
 		take := func(b export.Batch) {
 			for _, f := range b.All {
 				n := got[f.Reason]
 				got[f.Reason] = loader.Counter{Packets: n.Packets + f.Packets, Bytes: n.Bytes + f.Bytes}
+				if lists[f.List] += f.Packets; f.List != "" && lists[f.List] > hits[f.List].Packets {
+					t.Fatalf("%s: %d packets exported, %d matched", f.List, lists[f.List], hits[f.List].Packets)
+				}
 			}
 		}
 		for range 20 {
@@ -53,7 +57,7 @@ func TestExportedOnce(t *testing.T) {
 			x.Second(now, r, random.IntN(4) > 0, func(r verdict.Reason) bool { return r == verdict.Blocked || r == verdict.Heavy }, ExportedLists{Hits: hits})
 			for n := range random.IntN(8) {
 				id := dropFlow{netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}), verdict.Blocked, fmt.Sprintf("list%d", n%5)}
-				addFlow(x.sources, id, export.Flow{Packets: random.Uint64N(50), Bytes: random.Uint64N(50_000)})
+				addFlow(x.sources, id, export.Flow{List: id.list, Packets: random.Uint64N(50), Bytes: random.Uint64N(50_000)})
 			}
 			take(x.batch(now, monitor, false))
 			x.clear()
@@ -67,20 +71,24 @@ func TestExportedOnce(t *testing.T) {
 	}
 }
 
-// Flows that are dropped are exported with the name of their list, the last one's too.
+// Flows that are dropped are exported with the name of their list, the last one's too; those of
+// a list that has no name, or a number that was another's, are left to the list's own record.
 func TestExportedLists(t *testing.T) {
 	now := time.Now()
 	x := Exports{Exporter: export.New(slog.New(slog.DiscardHandler)), interval: time.Hour, began: now, lists: make(map[string]loader.Counter)}
 	x.clear()
 	source := netip.MustParseAddr("192.0.2.1")
 	r := &tracker.Report{Role: tracker.Drops, Interval: time.Second}
-	for list := range uint16(4) { // there are two
+	for list := range uint16(5) { // there are three
 		f := sketch.Flow{Key: key.Key{Src: source}, Dst: source, Packets: 1, Bytes: 60}
 		f.Cause = sketch.Cause{Reason: uint8(verdict.Blocked), List: list}
 		r.Flows = append(r.Flows, tracker.Flow{Flow: f})
 	}
-	x.Report(now, r, []string{"first", "last"}, false)
-	for name, want := range map[string]uint64{"": 2, "first": 1, "last": 1} {
+	x.Report(now, r, []string{"first", "", "last"}, false)
+	if len(x.sources) != 3 {
+		t.Errorf("%v", x.sources)
+	}
+	for name, want := range map[string]uint64{"": 1, "first": 1, "last": 1} {
 		if f := x.sources[dropFlow{source, verdict.Blocked, name}]; f.Packets != want || f.List != name {
 			t.Errorf("list %q: %+v, want %d packets", name, f, want)
 		}
