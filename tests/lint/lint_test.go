@@ -289,3 +289,42 @@ func TestEachPageHasAReader(t *testing.T) {
 		}
 	}
 }
+
+// Links between pages lead to files and headings that exist.
+func TestLinks(t *testing.T) {
+	cmd := exec.Command("git", "ls-files", "*.md")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		t.Skipf("not a git repository: %v", err)
+	}
+	link := regexp.MustCompile(`\]\(([^):# ]*)(?:#([^) ]+))?\)`)
+	place := regexp.MustCompile(`(?m)^#+ (.*)$|<a id="([^"]+)">`)
+	mark := regexp.MustCompile(`\]\([^)]*\)|[^\w\- ]`)
+	links := 0
+	for _, page := range strings.Fields(string(out)) {
+		for _, m := range link.FindAllStringSubmatch(read(t, page), -1) {
+			links++
+			to := page
+			if m[1] != "" {
+				to = filepath.Join(filepath.Dir(page), m[1])
+			}
+			if _, err := os.Stat(filepath.Join(root, to)); err != nil {
+				t.Errorf("%s links %s, which does not exist", page, to)
+				continue
+			}
+			if m[2] == "" || filepath.Ext(to) != ".md" {
+				continue
+			}
+			if !slices.ContainsFunc(place.FindAllStringSubmatch(read(t, to), -1), func(p []string) bool {
+				name := mark.ReplaceAllString(p[1], "")
+				return p[2] == m[2] || strings.ReplaceAll(strings.ToLower(name), " ", "-") == m[2]
+			}) {
+				t.Errorf("%s links #%s of %s, which has no such heading", page, m[2], to)
+			}
+		}
+	}
+	if links < 100 {
+		t.Errorf("%d links", links)
+	}
+}
