@@ -302,7 +302,7 @@ func TestLinks(t *testing.T) {
 	place := regexp.MustCompile(`(?m)^#+ (.*)$|<a id="([^"]+)">`)
 	mark := regexp.MustCompile(`\]\([^)]*\)|[^\w\- ]`)
 	links := 0
-	for _, page := range strings.Fields(string(out)) {
+	for page := range strings.FieldsSeq(string(out)) {
 		for _, m := range link.FindAllStringSubmatch(read(t, page), -1) {
 			links++
 			to := page
