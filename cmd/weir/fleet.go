@@ -40,7 +40,7 @@ nodes.`,
 		newFleetChange("allow", "Let addresses, prefixes or flows pass on all nodes", api.Change{Action: api.Allow}),
 		newFleetChange("unallow", "Remove entries that weir fleet allow added", api.Change{Action: api.Allow, Remove: true}),
 	)
-	c.AddCommand(newFleetEnforce())
+	c.AddCommand(newFleetEnforce(), newFleetTakeOver())
 	c.AddCommand(newFleetRolls()...)
 	return c
 }
@@ -169,6 +169,34 @@ waves with which it began.`,
 			}
 		},
 		outcome: func(r *api.FleetReloaded) error { return unlessPublished(r.Published) },
+	}.complete(c)
+}
+
+func newFleetTakeOver() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "take-over",
+		Short: "Have this hub rule the nodes, not another one with its keys",
+		Long: `Where two hubs with the same keys run, as after a copy of the hub's machine was
+started, each of them acknowledges no commands as soon as it notices the other
+one. Stop one of them. If that cannot be done, or this hub is to go on, this
+command has it rule the nodes. The other one, if it still lives, publishes
+nothing from then on: its nodes report that it is silent, and connect to this
+hub where their files have its address.`,
+		Example: "  weir fleet take-over",
+		Args:    noArgs,
+	}
+	return question[*api.FleetTakenOver]{
+		hub: true,
+		ask: func(c *cobra.Command, of *client.Client, _ []string) (*api.FleetTakenOver, error) {
+			return of.TakeOver(c.Context())
+		},
+		text: func(c *cobra.Command, t *api.FleetTakenOver) {
+			fmt.Fprintln(c.OutOrStdout(), "this hub rules the nodes; taken over from the hub", t.From)
+			if !t.Published {
+				fmt.Fprintln(c.OutOrStdout(), notPublished)
+			}
+		},
+		outcome: func(t *api.FleetTakenOver) error { return unlessPublished(t.Published) },
 	}.complete(c)
 }
 

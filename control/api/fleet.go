@@ -37,6 +37,12 @@ type FleetEnforced struct {
 	Warnings  []string `json:"warnings,omitempty"`
 }
 
+// FleetTakenOver is the result of POST /v1/fleet/take-over.
+type FleetTakenOver struct {
+	From      string `json:"from"`      // where the other hub is
+	Published bool   `json:"published"` // false: it will be, when the broker can be reached
+}
+
 // HubStatus is the state of a fleet: GET /v1/fleet.
 type HubStatus struct {
 	Time      time.Time   `json:"time"`

@@ -22,13 +22,21 @@ func (p Place) Before(q Place) bool {
 
 func (p Place) String() string { return fmt.Sprintf("%d.%d", p.Epoch, p.Version) }
 
+// Term says which start of a hub made a catalog, and when.
+type Term struct {
+	Instance string    `json:"instance,omitempty"` // random, of this start
+	Claim    uint64    `json:"claim,omitempty"`    // of two hubs with the same keys, the one with the larger claim rules the nodes
+	Issued   time.Time `json:"issued"`             // by the hub's clock
+}
+
 // NodeStatus is a node's report about itself, every ten seconds and when a list
 // becomes active. It is not signed: only the node may publish to its subject.
 type NodeStatus struct {
 	Time     time.Time  `json:"time"`
 	Version  string     `json:"version"`                // of weir
 	Catalog  Place      `json:"catalog"`                // that the node obeys
-	Seal     string     `json:"catalog_seal,omitempty"` // of Catalog, by the hub
+	Term     Term       `json:"catalog_term,omitzero"`  // of the hub that made it
+	Seal     string     `json:"catalog_seal,omitempty"` // of Catalog and Term, by the hub
 	Stale    bool       `json:"stale,omitempty"`
 	Lists    []NodeList `json:"lists"`
 	Problems []string   `json:"problems,omitempty"` // a line each

@@ -73,6 +73,7 @@ const (
 	RevokeSite   = "revoke site"
 	NewEpoch     = "new epoch" // of a fleet: the hub's state is an older copy
 	TakeBack     = "take back" // changes that the hub's state had lost
+	TakeOver     = "take over" // from another hub with the same keys
 )
 
 // Record is a change, and a line of the file.

@@ -114,7 +114,7 @@ func TestFleetAttacks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	forgedCatalog, err := wire.SealCatalog(stranger, wire.Catalog{Place: wire.Place{Epoch: now.Epoch + 1, Version: 1}, Issued: time.Now()})
+	forgedCatalog, err := wire.SealCatalog(stranger, wire.Catalog{Place: wire.Place{Epoch: now.Epoch + 1, Version: 1}, Term: wire.Term{Issued: time.Now()}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ type HubSnapshot struct {
 
 	Connected bool      // to the broker
 	Failing   bool      // the last attempt to publish failed
+	Contested bool      // another hub with the same keys keeps it from acknowledging commands
 	Catalog   time.Time // when the last one was issued; zero: none was
 	Published HubPublished
 	Failures  uint64 // attempts to publish
@@ -103,6 +104,7 @@ func hubGauge(name, help string, labels ...string) family {
 
 var (
 	hubConnected   = hubGauge("weir_hub_connected", "Whether the hub is connected to the broker.")
+	hubContested   = hubGauge("weir_hub_contested", "Whether the hub acknowledges no commands, since another hub with the same keys lives.")
 	hubFailing     = hubGauge("weir_hub_publishing_failing", "Whether the last attempt to publish failed; the hub tries again every second.")
 	hubCatalog     = hubGauge("weir_hub_last_catalog_timestamp_seconds", "When the hub last said what nodes are to have; 0: not since it started.")
 	hubPublished   = hubCounter("weir_hub_published_messages_total", "Messages published, by kind: catalog, delta or snapshot.", "kind")
@@ -168,6 +170,7 @@ func (c hubCollector) Collect(to chan<- prometheus.Metric) {
 	out.put(build, 1, s.Version, runtime.Version())
 	out.put(hubConnected, truth(s.Connected))
 	out.put(hubFailing, truth(s.Failing))
+	out.put(hubContested, truth(s.Contested))
 	out.put(hubCatalog, seconds(s.Catalog))
 	out.put(hubPublished, float64(s.Published.Catalogs), "catalog")
 	out.put(hubPublished, float64(s.Published.Deltas), "delta")

@@ -16,7 +16,7 @@ func (f *fakeHub) Metrics() HubSnapshot { return HubSnapshot(*f) }
 // wholeHub is a snapshot that has every metric.
 func wholeHub(t testing.TB) HubSnapshot {
 	return HubSnapshot{
-		Version: "1.2.3", Connected: true, Failing: true, Catalog: time.Unix(1_800_000_000, 250e6),
+		Version: "1.2.3", Connected: true, Failing: true, Contested: true, Catalog: time.Unix(1_800_000_000, 250e6),
 		Published: HubPublished{Catalogs: 9, Deltas: 5, Snapshots: 2}, Failures: 3, Connections: new(4), Misuse: &HubMisuse{Violations: 3, Twice: 1, Slow: 2},
 		Expiring: 2, StoreBytes: 1 << 20, StreamBytes: 1 << 21, DiskBytes: 1 << 40, DiskFree: 1 << 39,
 		Nodes: map[string]int{"current": 7, "behind": 1}, NotEnforcing: 4, Passed: 1e6, Dropped: 20, IgnoredReports: 6,
@@ -40,6 +40,7 @@ func TestScrapeHub(t *testing.T) {
 	body := scrapeHub(t)
 	for line := range strings.Lines(`weir_hub_connected 1
 weir_hub_publishing_failing 1
+weir_hub_contested 1
 weir_hub_last_catalog_timestamp_seconds 1.80000000025e+09
 weir_hub_published_messages_total{kind="delta"} 5
 weir_hub_broker_connections 4

@@ -37,6 +37,7 @@ explain S 192.0.2.1              0 0 1
 export S feed                    0 0 1
 feeds                            0 0 0
 fleet status                     1 1 1
+fleet take-over                  1 1 1
 flush S feed                     0 0 1
 help                             0 0 0
 history S                        0 0 1

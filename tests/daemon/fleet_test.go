@@ -88,15 +88,7 @@ func newFleet(t *testing.T, nodes, entries int) *fleet {
 	}
 	f.feed(addresses(feedBlock, 0, entries))
 	f.hub("init", f.file("keys"))
-	f.write("hub.yaml", fmt.Sprintf(`servers: ["tls://%[1]s:4222"]
-broker: {listen: "%[1]s:4222"}
-keys: %[2]s
-state_dir: %[3]s
-heartbeat: 1s
-max_age: 30s
-api: {socket: %[4]s}
-lists: {drop: {sources: [{file: %[5]s}], interval: 24h}}
-`, hubAddress, f.file("keys"), f.file("hub"), f.file("hub.sock"), f.file("feed.txt")))
+	f.configure(hubAddress, hubAddress)
 	f.start()
 	for i := range nodes {
 		f.nodes = append(f.nodes, f.node(i+1))
@@ -106,6 +98,20 @@ lists: {drop: {sources: [{file: %[5]s}], interval: 24h}}
 	}
 	f.converge()
 	return f
+}
+
+// configure writes a configuration for a hub at an address, where servers have several.
+func (f *fleet) configure(address string, servers ...string) {
+	f.t.Helper()
+	f.write("hub.yaml", fmt.Sprintf(`servers: ["tls://%[6]s:4222"]
+broker: {listen: "%[1]s:4222"}
+keys: %[2]s
+state_dir: %[3]s
+heartbeat: 1s
+max_age: 30s
+api: {socket: %[4]s}
+lists: {drop: {sources: [{file: %[5]s}], interval: 24h}}
+`, address, f.file("keys"), f.file("hub"), f.file("hub.sock"), f.file("feed.txt"), strings.Join(servers, `:4222", "tls://`)))
 }
 
 func (f *fleet) file(name string) string { return filepath.Join(f.dir, name) }
@@ -754,4 +760,67 @@ func TestFleetKeepsItsHub(t *testing.T) {
 			t.Errorf("what is left out: %+v, %v", lists, err)
 		}
 	}
+}
+
+// Where a copy of the hub runs beside it, commands at both fail and say where the other one is, until one takes
+// over: what it blocks then is dropped, and the other one goes on to refuse.
+func TestFleetTakeOver(t *testing.T) {
+	long.Seconds(t)
+	t.Parallel()
+	const spareAddress = "127.0.0.2"
+	f := newFleet(t, 1, 500)
+	n := f.nodes[0]
+	f.kill()
+	spare := &fleet{t: t, dir: t.TempDir(), path: f.path, host: f.host}
+	spare.api = client.DialHub(spare.file("hub.sock"))
+	if out, err := exec.Command("cp", "-a", f.dir+"/.", spare.dir).CombinedOutput(); err != nil { // with the modes of keys
+		t.Fatalf("%v: %s", err, out)
+	}
+	for hub, address := range map[*fleet]string{f: hubAddress, spare: spareAddress} {
+		hub.configure(address, hubAddress, spareAddress)
+		hub.start()
+	}
+	weir := func(hub *fleet, args ...string) (code int, said string) {
+		t.Helper()
+		c := exec.Command(releases[0].path, append(append([]string{"fleet"}, args...), "--socket", hub.file("hub.sock"))...)
+		out, err := c.CombinedOutput()
+		if c.ProcessState == nil {
+			t.Fatal(err)
+		}
+		return c.ProcessState.ExitCode(), string(out)
+	}
+	refused := func(hub *fleet, texts ...string) {
+		t.Helper()
+		code, said := 0, ""
+		defer func() {
+			if t.Failed() {
+				t.Logf("exit %d: %s", code, said)
+			}
+		}()
+		wait.For(t, fmt.Sprintf("a command is refused with %q", texts), func() bool {
+			code, said = weir(hub, "block", "203.0.113.7")
+			return code == 1 && !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(said, text) })
+		})
+	}
+	refused(f, "another hub with the same keys is alive at "+spareAddress+":4222", "weir fleet take-over")
+	refused(spare, "another hub with the same keys is alive at "+hubAddress+":4222", "nodes that obey it: node-1", "weir fleet take-over")
+	if code, said := weir(f, "status"); code != 4 || !strings.Contains(said, "another hub with the same keys is alive at "+spareAddress) {
+		t.Errorf("status: exit %d: %s", code, said)
+	}
+	if code, said := weir(f, "take-over"); code != 0 || !strings.Contains(said, "taken over from the hub at "+spareAddress) {
+		t.Errorf("take-over: exit %d: %s", code, said)
+	}
+	blocked := address(commandBlock, 0)
+	if code, said := weir(f, "block", blocked.String()); code != 0 {
+		t.Errorf("block: exit %d: %s", code, said)
+	}
+	n.load.list(froms(blocked)...)
+	n.load.run()
+	n.load.expect("an entry after the take-over", false, froms(blocked)...)
+	refused(spare, "It has taken over")
+	if _, said := weir(spare, "take-over", "--json"); !strings.Contains(said, `"from": "at `+hubAddress) { // exit 5 where its nodes are not there
+		t.Errorf("take-over at the spare: %s", said)
+	}
+	refused(f, "It has taken over")
+	n.load.finish()
 }

@@ -18,6 +18,11 @@ func (c *Client) ReloadFleet(ctx context.Context) (*api.FleetReloaded, error) {
 	return Ask[api.FleetReloaded](ctx, c, http.MethodPost, routing.ReloadPath, nil)
 }
 
+// TakeOver makes a hub rule the nodes, and not another one with the same keys.
+func (c *Client) TakeOver(ctx context.Context) (*api.FleetTakenOver, error) {
+	return Ask[api.FleetTakenOver](ctx, c, http.MethodPost, routing.TakeOverPath, nil)
+}
+
 // ChangeFleet is Change for a hub.
 func (c *Client) ChangeFleet(ctx context.Context, change api.Change) (*api.FleetChanged, error) {
 	return askChange[api.FleetChanged](ctx, c, change)

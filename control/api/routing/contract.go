@@ -41,6 +41,7 @@ const (
 	FleetTopPath     = "/v1/fleet/top"
 	FleetTracePath   = "/v1/fleet/trace"
 	RolloutsPath     = "/v1/fleet/rollouts"
+	TakeOverPath     = "/v1/fleet/take-over"
 )
 
 // The parameters of GET /v1/drops.

@@ -24,6 +24,8 @@ type Hub interface {
 	Roll(context.Context, api.FleetRoll) (api.FleetRolled, error)
 	// Enforce ends the trial of a list on all nodes, or begins one.
 	Enforce(ctx context.Context, list string, c api.EnforceChange) (api.FleetEnforced, error)
+	// TakeOver has the hub rule the nodes, and not another one with the same keys.
+	TakeOver(context.Context) (api.FleetTakenOver, error)
 	// Reload reads hub.yaml again. With an error, nothing has changed.
 	Reload(context.Context) (api.FleetReloaded, error)
 }
@@ -45,5 +47,6 @@ func hubRoutes(h Hub) []route {
 		r.Changes = list(r.Changes)
 		return r, err
 	}}
-	return slices.Concat(changeRoutes(h.Change), refreshRoutes(h.Refresh), versionRoutes(h), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), enforceRoute(h.Enforce), auditRoute(h), reload, status})
+	takeOver := route{http.MethodPost, routing.TakeOverPath, func(_ http.ResponseWriter, q *http.Request) (any, error) { return h.TakeOver(q.Context()) }}
+	return slices.Concat(changeRoutes(h.Change), refreshRoutes(h.Refresh), versionRoutes(h), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), enforceRoute(h.Enforce), auditRoute(h), reload, takeOver, status})
 }

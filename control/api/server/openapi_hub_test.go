@@ -68,6 +68,10 @@ func (h hubStub) Audit(int) []api.AuditRecord {
 	return []api.AuditRecord{{Error: "x"}}
 }
 
+func (hubStub) TakeOver(context.Context) (api.FleetTakenOver, error) {
+	return api.FleetTakenOver{}, nil
+}
+
 func (hubStub) Roll(context.Context, api.FleetRoll) (api.FleetRolled, error) {
 	return api.FleetRolled{}, nil
 }
@@ -127,7 +131,7 @@ func TestHubIsAsDocumented(t *testing.T) {
 	schemas := map[string]any{}
 	for name, v := range map[string]any{
 		"HubStatus": api.HubStatus{}, "FleetChanged": api.FleetChanged{}, "FleetExplanation": api.FleetExplanation{}, "FleetTop": api.FleetTop{},
-		"FleetTraced": api.FleetTraced{}, "FleetRoll": api.FleetRoll{}, "FleetRolled": api.FleetRolled{}, "FleetReloaded": api.FleetReloaded{}, "FleetEnforced": api.FleetEnforced{},
+		"FleetTraced": api.FleetTraced{}, "FleetRoll": api.FleetRoll{}, "FleetRolled": api.FleetRolled{}, "FleetTakenOver": api.FleetTakenOver{}, "Term": api.Term{}, "FleetReloaded": api.FleetReloaded{}, "FleetEnforced": api.FleetEnforced{},
 	} {
 		describe(reflect.TypeOf(v), name, schemas)
 	}

@@ -273,6 +273,9 @@ func (i *inside) watch(account string, credentials nats.Option) (err error) {
 			_ = i.server.DisconnectClientByID(e.Client.ID) // it may be gone
 			return
 		}
+		if key == authority.ServerName && i.unknown(key, user) {
+			return // a hub that asks which one this is
+		}
 		if !warned[user] && i.unknown(key, user) {
 			warned[user] = true
 			i.log.Warn("a node is connected with a user that the keys do not know, as after an older backup was restored: "+

@@ -149,7 +149,7 @@ func (h *Hub) open() (err error) {
 	h.lists.set(opened)
 	h.releases = &releases{log: h.o.Log, store: h.store, lists: h.lists, members: h.members, wake: func() {}}
 	h.feeds.releases = h.releases
-	h.trials = &trials{dir: h.dir, lists: h.lists, members: h.members, audit: h.audit, wake: func() {}}
+	h.trials = &trials{lists: h.lists, members: h.members, audit: h.audit, wake: func() {}}
 	h.trials.Keeper = trial.Keeper{Owner: h.trials, Clock: h.clock, Path: h.dir.path(trial.File), Log: h.o.Log}
 	h.trials.open()
 	if err := h.releases.open(); err != nil {
@@ -164,8 +164,7 @@ func (h *Hub) open() (err error) {
 		}
 	}
 	h.publisher = &publisher{
-		progress: newProgress(h.nodes.mostHeard, h.loop.ended),
-		log:      h.o.Log, conf: h.conf, authority: h.o.Authority, broker: h.broker, dir: h.dir, audit: h.audit, nodes: h.nodes,
+		progress: newProgress(h.nodes.mostHeard, newContest(h.store.Claim()), h.loop.ended), log: h.o.Log, conf: h.conf, authority: h.o.Authority, broker: h.broker, dir: h.dir, audit: h.audit, nodes: h.nodes,
 		loop: h.loop, store: h.store, lists: h.lists, releases: h.releases,
 	}
 	h.releases.wake, h.trials.wake = h.publisher.wake, h.publisher.wake
@@ -232,6 +231,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	h.loop.ctx = ctx
 	h.Follow(ctx)
 	all.Go(func() { h.publisher.run(ctx) })
+	all.Go(func() { h.publisher.seek(ctx) })
 	all.Go(func() { h.asker.run(ctx) })
 	enrollments := newEnrollments(h.o.Authority, h.audit)
 	all.Go(func() { enrollments.run(ctx) })
@@ -360,10 +360,7 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 	set := parsed.First(len(parsed)).Set()
 	var tooWide func(list.Entries) error // nil: all entries together are not
 	var with *batch
-	err = h.Do(ctx, func() error {
-		if err := h.dir.room(); err != nil {
-			return err
-		}
+	err = h.command(ctx, func() error {
 		l, err := h.lists.byName.Find(name)
 		if err != nil {
 			return err

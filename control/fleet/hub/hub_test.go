@@ -104,7 +104,7 @@ func (f *fleet) now(by time.Duration) func() time.Time {
 // Read implements [config.HubReader].
 func (f *fleet) Read() (*config.Hub, error) { return config.ParseHub("hub.yaml", []byte(f.text)) }
 
-func init() { publishTimeout = wait.Patience }
+func init() { publishTimeout, visitTimeout = wait.Patience, wait.Patience }
 
 // run runs a hub until the test ends, or stop.
 func (f *fleet) run(c *config.Hub, b Broker) {
@@ -511,6 +511,7 @@ func TestTwoHubs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	second.publisher.contest.instance = f.hub.publisher.contest.instance // as with a cluster, neither asks for the other one
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = second.Run(ctx) })

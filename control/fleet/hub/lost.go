@@ -16,10 +16,9 @@ const (
 	// nodes that were enrolled before: nodes connect again within three seconds.
 	settleReports = 4 * time.Second
 
-	// leastPause and mostPause are between two epochs that begin after reports of
-	// nodes: each has all nodes fetch all lists. The pause doubles each time, since only
-	// two hubs with the same keys make several.
-	leastPause, mostPause = 10 * time.Second, 10 * time.Minute
+	// epochPause is between two epochs that begin after reports of nodes: each has all nodes fetch all
+	// lists.
+	epochPause = 10 * time.Second
 
 	// maxProofs bounds the seals that are verified for a report.
 	maxProofs = 8
@@ -41,7 +40,10 @@ type lost struct {
 // differs, "" for nothing. It is safe for concurrent use.
 func (p *publisher) claims(name string, s *wire.Status) (l *lost, differs string) {
 	key, used, tried := p.authority.PublicKey(), p.store.Used(), 0
-	if l := p.emptied(s.Catalog, fmt.Sprintf("node %s", name)); l != nil && wire.PlaceProved(key, s.Catalog, s.Seal) {
+	if p.contest.overlaps(s.Term, time.Now()) && wire.PlaceProved(key, s.Catalog, s.Term, s.Seal) {
+		p.meet(wire.Hub{Instance: s.Term.Instance, Claim: s.Term.Claim, Nodes: []string{name}}, byReport, ", as node "+name+" reports")
+	}
+	if l := p.emptied(s.Catalog, fmt.Sprintf("node %s", name)); l != nil && wire.PlaceProved(key, s.Catalog, s.Term, s.Seal) {
 		return l, ""
 	}
 	find := func(found lost, proved bool) {
@@ -56,7 +58,7 @@ func (p *publisher) claims(name string, s *wire.Status) (l *lost, differs string
 	}
 	if used.Before(s.Catalog) {
 		what := fmt.Sprintf("node %s has catalog %v, this hub's last one is %v or before", name, s.Catalog, used)
-		proved := wire.PlaceProved(key, s.Catalog, s.Seal)
+		proved := wire.PlaceProved(key, s.Catalog, s.Term, s.Seal)
 		if !proved {
 			differs = what
 		}
@@ -96,6 +98,9 @@ func (p *publisher) emptied(catalog wire.Place, who string) *lost {
 
 // recover begins a new epoch where a node has what the hub's history has not.
 func (p *publisher) recover(ctx context.Context) error {
+	if !p.contest.settled() {
+		return nil // what nodes have may be another hub's
+	}
 	now := time.Now()
 	l := p.takeLost(p.store.Used().Epoch, now)
 	if l == nil {
@@ -113,9 +118,8 @@ func (p *publisher) recover(ctx context.Context) error {
 	if err := p.newEpoch(ctx, l.epoch, l.what); err != nil {
 		return err
 	}
-	p.pause = min(max(leastPause, 2*p.pause), mostPause)
-	p.rest(now.Add(p.pause))
-	time.AfterFunc(p.pause, p.wake)
+	p.rest(now.Add(epochPause))
+	time.AfterFunc(epochPause, p.wake)
 	p.at = nil
 	return nil
 }
@@ -143,8 +147,14 @@ func (p *publisher) newEpoch(ctx context.Context, after uint64, why string) erro
 			return err
 		}
 	}
-	text := fmt.Sprintf("the hub goes on from an older copy of its state: %s. Epoch %d has begun, and all nodes get what the hub has. %s. If this state is no copy, another hub with the same keys runs: stop one of them", why, epoch, back)
-	p.sayLost(text, why)
+	cause, lost := "the hub goes on from an older copy of its state", "Changes by commands since that copy was made are lost: make them again"
+	if r := p.contest.other(); r != nil {
+		cause, lost = "nodes have obeyed another hub with the same keys"+r.where, "Changes by commands at the other hub are lost: weir fleet audit there has them"
+	}
+	if back.changes > 0 {
+		lost = back.String()
+	}
+	p.sayLost(fmt.Sprintf("%s: %s. Epoch %d has begun, and all nodes get what this hub has. %s", cause, why, epoch, lost), why)
 	return nil
 }
 

@@ -80,7 +80,7 @@ func (h *Hub) Metrics() metrics.HubSnapshot {
 	known := h.noted.Load()
 	state := h.publisher.current()
 	s := metrics.HubSnapshot{
-		Version: h.o.Version, Connected: state.connected, Failing: state.failed != "", Catalog: state.catalog,
+		Version: h.o.Version, Connected: state.connected, Failing: state.failed != "", Contested: closed(h.publisher.contest.stops()), Catalog: state.catalog,
 		Published: state.published, Failures: state.failures, StreamBytes: state.stream,
 		Asking: len(h.asker.slots), Answered: h.asker.answered.Load(), Unanswered: h.asker.failed.Load(), RefusedQuestions: h.asker.declined.Load(),
 		Feeds: known.feeds,

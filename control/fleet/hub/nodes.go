@@ -289,6 +289,19 @@ func (n *nodes) enforcing(members map[string]authority.Member, changed *api.Flee
 	return all, enforcing, pending
 }
 
+// reporting returns some of the nodes whose last report is not old, by name.
+func (n *nodes) reporting(maxAge time.Duration, now time.Time) (names []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for name, from := range n.all {
+		if api.Reports(from.stateOf(authority.Member{}, nil, maxAge, now)) && !from.revoked {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names[:min(len(names), wire.MaxHubNodes)]
+}
+
 // mostHeard reports whether more than half of the awaited nodes have been heard.
 func (n *nodes) mostHeard() bool {
 	n.mu.Lock()

@@ -14,9 +14,10 @@ var publishTimeout = 5 * time.Second
 
 // progress has the state of publishing, and what waits for it. It is safe for concurrent use.
 type progress struct {
-	heard func() bool     // whether most nodes have reported since the start
-	ended <-chan struct{} // closed when the hub ends
-	work  chan struct{}   // has room for one: there is something to do
+	heard   func() bool // whether most nodes have reported since the start
+	contest *contest
+	ended   <-chan struct{} // closed when the hub ends
+	work    chan struct{}   // has room for one: there is something to do
 
 	mu        sync.Mutex
 	lost      *lost     // what a node has and the hub has not; nil: nothing
@@ -52,8 +53,8 @@ type publisherState struct {
 	unrevoked   string // why servers of sites do not; "": they do
 }
 
-func newProgress(heard func() bool, ended <-chan struct{}) *progress {
-	return &progress{heard: heard, ended: ended, work: make(chan struct{}, 1), waiting: make(map[string][]waiter)}
+func newProgress(heard func() bool, against *contest, ended <-chan struct{}) *progress {
+	return &progress{heard: heard, contest: against, ended: ended, work: make(chan struct{}, 1), waiting: make(map[string][]waiter)}
 }
 
 // wake says that there is something to publish.
@@ -70,7 +71,7 @@ func (p *progress) published(list string, place wire.Place) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := waiter{place, make(chan struct{})}
-	if p.isSettled && p.lost == nil && !p.state.reached[list].Before(place) {
+	if p.isSettled && p.lost == nil && p.contest.settled() && !p.state.reached[list].Before(place) {
 		close(w.done)
 	} else {
 		p.waiting[list] = append(p.waiting[list], w)
@@ -191,7 +192,7 @@ func (p *progress) rest(until time.Time) {
 func (p *progress) settled(now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.lost != nil {
+	if p.lost != nil || !p.contest.settled() {
 		return false
 	}
 	if !p.isSettled {
@@ -215,12 +216,13 @@ func (p *progress) patience() time.Duration {
 }
 
 // wait waits until something is published, and reports whether it is. It does not wait
-// long.
+// long, nor while another hub keeps this one from acknowledging.
 func (p *progress) wait(ctx context.Context, published <-chan struct{}) bool {
 	select {
 	case <-published:
 		return true
 	case <-time.After(p.patience()):
+	case <-p.contest.stops():
 	case <-ctx.Done():
 	case <-p.ended:
 	}

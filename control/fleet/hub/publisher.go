@@ -51,7 +51,6 @@ type publisher struct {
 	began    bool                  // the stream was brought up to the store once
 	stamp    authority.Stamp       // of the authority, when the account was published; zero: it was not
 	measured time.Time             // the stream
-	pause    time.Duration         // before the next such epoch
 
 	saidEmpty bool // that the state before this one was lost, though perhaps it is not noted yet
 }
@@ -124,7 +123,11 @@ func (p *publisher) dialBoth() error {
 		if err != nil {
 			return err
 		}
-		if err := p.nodes.subscribe(c); err != nil {
+		err = p.nodes.subscribe(c)
+		if err == nil {
+			_, err = c.Subscribe(wire.HubSubject, p.answer)
+		}
+		if err != nil {
 			c.Close()
 			return err
 		}
@@ -150,6 +153,9 @@ func (p *publisher) connect(ctx context.Context) error {
 
 // publish publishes what the stream does not have yet, and a catalog.
 func (p *publisher) publish(ctx context.Context) error {
+	if p.contest.overruled() {
+		return errOverruled
+	}
 	if full := p.dir.room(); full != nil {
 		if err := p.assure(ctx); err != nil {
 			return fmt.Errorf("%s; nodes are not assured either: %w", full.Error(), err) // no errFull: nodes are not assured
@@ -517,7 +523,7 @@ func latest(all iter.Seq[wire.Place]) (last wire.Place) {
 func (p *publisher) catalog(ctx context.Context) error {
 	var text []byte
 	c := wire.Catalog{
-		Issued: time.Now().UTC(), MaxAge: int64(time.Duration(p.conf().MaxAge).Seconds()), Beat: time.Duration(p.conf().Heartbeat).Milliseconds(),
+		Term: p.contest.term(), MaxAge: int64(time.Duration(p.conf().MaxAge).Seconds()), Beat: time.Duration(p.conf().Heartbeat).Milliseconds(),
 	}
 	for _, l := range p.conf().Links {
 		c.Links = append(c.Links, wire.Link{Groups: l.Labels, MaxRate: int64(l.MaxRate.PerSecond())})
@@ -532,7 +538,7 @@ func (p *publisher) catalog(ctx context.Context) error {
 		if c.Place, err = p.store.NextCatalog(); err != nil {
 			return err
 		}
-		c.Seal = wire.SealPlace(p.authority.Key(), c.Place)
+		c.Seal = wire.SealPlace(p.authority.Key(), c.Place, c.Term)
 		for _, l := range p.lists.all {
 			var place wire.Place // the zero Place, nodes keep what they have: it is about to be published
 			if at := p.at[l.Name]; at != nil && at.place.Epoch == c.Epoch {
@@ -564,6 +570,7 @@ func (p *publisher) catalog(ctx context.Context) error {
 		return err
 	}
 	p.issued = c
+	p.contest.published(c.Issued)
 	p.stored(reached, c.Issued, waiting, p.settled(time.Now()))
 	return nil
 }

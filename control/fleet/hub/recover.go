@@ -30,10 +30,7 @@ type recovered struct {
 }
 
 func (r recovered) String() string {
-	if r.changes == 0 {
-		return "Changes by commands since that copy was made are lost: make them again"
-	}
-	return fmt.Sprintf("%d changes by commands since that copy was made were taken back from what the hub had signed for %q, and the audit has them; those that no node has are lost", r.changes, r.nodes)
+	return fmt.Sprintf("%d changes by commands were taken back from what the keys had signed for %q, and the audit has them; those that no node has are lost", r.changes, r.nodes)
 }
 
 // recoverLists takes in the changes of lists without feeds that nodes have, as the hub has signed them, and its

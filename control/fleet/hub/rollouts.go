@@ -547,10 +547,7 @@ func (a *releases) rollBack(l *managed, x released, refuse func(string, ...any) 
 // Roll implements [server.Hub].
 func (h *Hub) Roll(ctx context.Context, asked api.FleetRoll) (done api.FleetRolled, err error) {
 	var wait <-chan struct{}
-	err = h.Do(ctx, func() error {
-		if err := h.dir.room(); err != nil {
-			return err
-		}
+	err = h.command(ctx, func() error {
 		if asked.List == "" {
 			done.Lists, err = h.releases.rollAll(asked.Do)
 		} else if l, bad := h.lists.byName.Find(asked.List); bad != nil {

@@ -65,7 +65,7 @@ func (p *publisher) assure(ctx context.Context) error {
 		}
 	}
 	c := p.issued
-	c.Issued, c.MaxAge = time.Now().UTC(), int64(time.Duration(p.conf().MaxAge).Seconds())
+	c.Term, c.MaxAge = p.contest.term(), int64(time.Duration(p.conf().MaxAge).Seconds())
 	_, c.Report = p.awaited()
 	var text []byte
 	if err := p.loop.Do(ctx, func() (err error) {
@@ -76,7 +76,7 @@ func (p *publisher) assure(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		c.Place, c.Seal = at, wire.SealPlace(p.authority.Key(), at)
+		c.Place, c.Seal = at, wire.SealPlace(p.authority.Key(), at, c.Term)
 		text, err = wire.SealCatalog(p.authority.Key(), c)
 		return err
 	}); err != nil {

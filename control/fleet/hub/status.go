@@ -25,7 +25,8 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 	if !state.catalog.IsZero() {
 		f.Catalog = &state.catalog
 	}
-	f.Problems = state.problems(h.dir.room())
+	rival := h.publisher.contest.problem(f.Time, h.publisher.seekInterval())
+	f.Problems = state.problems(h.dir.room(), rival)
 	if f.Reload = h.reloaded.Load(); f.Reload != nil && f.Reload.Error != "" {
 		f.Problems = append(f.Problems, "hub.yaml was not reloaded at "+f.Reload.Time.Format(time.RFC3339)+", the old configuration stays: "+f.Reload.Error)
 	}
@@ -101,9 +102,14 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 	return f, nil
 }
 
-// problems returns what is wrong with publishing, where the disk is full or not.
-func (s *publisherState) problems(full error) (all []string) {
+// problems returns what is wrong with publishing, where the disk is full or not, and what is said of
+// another hub.
+func (s *publisherState) problems(full error, rival string) (all []string) {
+	if rival != "" {
+		all = append(all, rival)
+	}
 	switch {
+	case rival != "" && s.failed == errOverruled.Error():
 	case full != nil && (s.failed == "" || s.full):
 		all = append(all, full.Error())
 	case s.failed != "":

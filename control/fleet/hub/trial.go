@@ -18,7 +18,6 @@ import (
 type trials struct {
 	trial.Keeper
 
-	dir     stateDir
 	lists   *table
 	members *members
 	audit   *audit.Log
@@ -79,9 +78,6 @@ func (t *trials) enforce(name string, c api.EnforceChange, by string) (done api.
 	}
 	if err := trial.Refuse(name, l.Action == config.Allow, l.enforced(), c); err != nil {
 		return done, &api.BadRequest{Err: err}
-	}
-	if err := t.dir.room(); err != nil {
-		return done, err
 	}
 	done.Enforced, err = t.Command(name, c, by, func() error {
 		if !t.members.heard(time.Now()) {
@@ -164,14 +160,14 @@ func (h *Hub) Enforce(ctx context.Context, name string, c api.EnforceChange) (do
 		return err
 	}
 	began := time.Now()
-	for err = h.Do(ctx, enforce); errors.Is(err, errUnheard); {
+	for err = h.command(ctx, enforce); errors.Is(err, errUnheard); {
 		if time.Since(began) >= settle && !h.nodes.reached() {
 			err = &api.BadRequest{Err: fmt.Errorf("list %s stays on trial: %w", name, errUnreached)}
 			break
 		}
 		select {
 		case <-time.After(hearAgain):
-			err = h.Do(ctx, enforce)
+			err = h.command(ctx, enforce)
 		case <-ctx.Done():
 			err = ctx.Err()
 		}

@@ -956,7 +956,7 @@ func (n *Node) report() {
 	s := wire.Status{Time: n.clock.local(), Version: n.c.Version, Stale: age.Err() != nil, Lists: []wire.ListStatus{}}
 	n.daemon.DescribeNode(&s)
 	n.mu.Lock()
-	s.Catalog, s.Seal = n.catalog.Place, n.catalog.Seal
+	s.Catalog, s.Term, s.Seal = n.catalog.Place, n.catalog.Term, n.catalog.Seal
 	n.refused.forget(time.Now())
 	for _, r := range n.refused.last {
 		s.Problems = append(s.Problems, r.String())

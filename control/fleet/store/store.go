@@ -62,6 +62,9 @@ type state struct {
 	// First is the epoch in which the store began empty. Who has something of an epoch before has
 	// it from a store that was lost. 0: that is not known, or was said.
 	First uint64 `json:"first,omitempty"`
+
+	// Claim is larger than those of other hubs with the same keys, which this one has taken over from.
+	Claim uint64 `json:"claim,omitempty"`
 }
 
 // Open opens or creates a store in a directory.
@@ -120,15 +123,16 @@ func (s *Store) First() uint64 { return s.first.Load() }
 
 // Said notes, durably, that the loss of a store before this one was said.
 func (s *Store) Said() error {
-	before := s.state.First
-	s.state.First = 0
-	if err := s.save(); err != nil {
-		s.state.First = before
-		return err
-	}
-	s.first.Store(0)
-	return nil
+	err := s.change(func(to *state) { to.First = 0 })
+	s.first.Store(s.state.First)
+	return err
 }
+
+// Claim returns the claim of the last [Store.TakeOver], 0 if there was none.
+func (s *Store) Claim() uint64 { return s.state.Claim }
+
+// TakeOver notes a claim, durably.
+func (s *Store) TakeOver(claim uint64) error { return s.change(func(to *state) { to.Claim = claim }) }
 
 // note notes which catalogs may have been published.
 func (s *Store) note() { s.used.Store(&wire.Place{Epoch: s.state.Epoch, Version: s.LastCatalog()}) }
@@ -151,6 +155,17 @@ func (s *Store) save() error {
 	return durable.WriteFile(s.statePath(), append(text, '\n'))
 }
 
+// change changes the state, durably or not at all.
+func (s *Store) change(fn func(to *state)) error {
+	before := s.state
+	fn(&s.state)
+	err := s.save()
+	if err != nil {
+		s.state = before
+	}
+	return err
+}
+
 // Epoch returns the current epoch.
 func (s *Store) Epoch() uint64 { return s.state.Epoch }
 
@@ -168,16 +183,10 @@ func (s *Store) SetExtra(v any) error {
 	if err != nil {
 		return err
 	}
-	before := s.state.Extra
-	if bytes.Equal(text, before) {
+	if bytes.Equal(text, s.state.Extra) {
 		return nil // also on a full disk
 	}
-	s.state.Extra = text
-	if err := s.save(); err != nil {
-		s.state.Extra = before
-		return err
-	}
-	return nil
+	return s.change(func(to *state) { to.Extra = text })
 }
 
 // NextCatalog returns the number of the next catalog, which no catalog had before: the time,
@@ -185,16 +194,12 @@ func (s *Store) SetExtra(v any) error {
 func (s *Store) NextCatalog() (wire.Place, error) {
 	next := max(s.last+1, uint64(max(0, s.Now().UnixMilli())))
 	if next >= s.state.Reserved {
-		before := s.state.Reserved
-		s.state.Reserved = next + uint64(reserve.Milliseconds())
-		if err := s.save(); err != nil {
-			s.state.Reserved = before
-			// On a full disk nodes are assured all the same. Numbers may come again after a
-			// restart then, until the clock has passed them, or a node reports a later one:
-			// a new epoch begins.
-			if !durable.Full(err) {
-				return wire.Place{}, err
-			}
+		// On a full disk nodes are assured all the same. Numbers may come again after a
+		// restart then, until the clock has passed them, or a node reports a later one:
+		// a new epoch begins.
+		err := s.change(func(to *state) { to.Reserved = next + uint64(reserve.Milliseconds()) })
+		if err != nil && !durable.Full(err) {
+			return wire.Place{}, err
 		}
 	}
 	s.last = next
@@ -206,10 +211,7 @@ func (s *Store) NextCatalog() (wire.Place, error) {
 // version 1. An error may be that of lists that stay in their epoch, as on a full disk,
 // while the new one has begun: [Store.Enter] has them follow.
 func (s *Store) NewEpoch(after uint64) error {
-	before := s.state
-	s.state.Epoch, s.state.First = max(before.Epoch, after, uint64(s.Now().Unix())-1)+1, 0
-	if err := s.save(); err != nil {
-		s.state = before
+	if err := s.change(func(to *state) { to.Epoch, to.First = max(to.Epoch, after, uint64(s.Now().Unix())-1)+1, 0 }); err != nil {
 		return err
 	}
 	s.first.Store(0)

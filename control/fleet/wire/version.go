@@ -37,14 +37,18 @@ func (v Version) Proved(key ed25519.PublicKey, list, seal string) bool {
 	return proves(key, kindVersion, v.text(list), seal)
 }
 
-// SealPlace returns the hub's signature of a catalog's place.
-func SealPlace(key ed25519.PrivateKey, p Place) string {
-	return detached(key, kindPlace, []byte(p.String()))
+func placeText(p Place, t Term) []byte {
+	return fmt.Appendf(nil, "%v %q %d %d", p, t.Instance, t.Claim, t.Issued.UnixNano())
 }
 
-// PlaceProved reports whether a seal belongs to a catalog's place.
-func PlaceProved(key ed25519.PublicKey, p Place, seal string) bool {
-	return proves(key, kindPlace, []byte(p.String()), seal)
+// SealPlace returns the hub's signature of a catalog's place, and of its term.
+func SealPlace(key ed25519.PrivateKey, p Place, t Term) string {
+	return detached(key, kindPlace, placeText(p, t))
+}
+
+// PlaceProved reports whether a seal belongs to a catalog's place and its term.
+func PlaceProved(key ed25519.PublicKey, p Place, t Term, seal string) bool {
+	return proves(key, kindPlace, placeText(p, t), seal)
 }
 
 func detached(key ed25519.PrivateKey, kind string, text []byte) string {

@@ -282,7 +282,7 @@ func (l ListState) IDOf(p Place) string {
 type Catalog struct {
 	Place              // by the hub's clock, in milliseconds, and always after the last one
 	Seal   string      `json:"seal,omitempty"` // [SealPlace]
-	Issued time.Time   `json:"issued"`
+	Term               // the hub's
 	MaxAge int64       `json:"max_age"`          // seconds after which nodes report that they are stale
 	Beat   int64       `json:"beat"`             // milliseconds until the next one, at the latest
 	Spread int64       `json:"spread,omitempty"` // milliseconds in which the nodes that a change makes report do so

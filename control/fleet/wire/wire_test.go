@@ -37,7 +37,7 @@ func set(t *testing.T, text string) *list.Set {
 func TestMessages(t *testing.T) {
 	public, private := keys(t)
 	now := time.Now().UTC().Truncate(time.Second)
-	c := Catalog{Place: Place{Epoch: 7, Version: 3}, Issued: now, MaxAge: 60, Lists: []ListState{
+	c := Catalog{Place: Place{Epoch: 7, Version: 3}, Term: Term{Issued: now}, MaxAge: 60, Lists: []ListState{
 		{Name: "drop", Settings: Settings{Action: "block", Direction: "src"}, Releases: []Release{{Place: Place{Epoch: 7, Version: 1}}, {Groups: []string{"canary"}, Place: Place{Epoch: 7, Version: 2}, Rehearse: true}}},
 	}}
 	catalog, err := SealCatalog(private, c)

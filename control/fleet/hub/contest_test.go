@@ -1,0 +1,197 @@
+package hub
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"weir/control/config"
+	"weir/control/fleet/broker"
+	"weir/filter/key"
+	"weir/tests/wait"
+)
+
+// besides starts a hub at an address, whose nodes have files with all of some servers.
+func (f *fleet) besides(servers ...string) {
+	f.t.Helper()
+	b, err := broker.Start(broker.Options{Authority: f.authority, Dir: filepath.Join(f.dir, "broker"), Listen: f.listen, Names: []string{"127.0.0.1", "127.0.0.2"}, Log: testLog()})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.broker, f.listen = b, strings.TrimPrefix(b.URL(), "tls://")
+	f.text = fmt.Sprintf("servers: [%s]\nbroker: {listen: %q}\nkeys: %s/keys\nstate_dir: %s/hub\nheartbeat: 1s\nmax_age: 5s\n", strings.Join(servers, ", "), f.listen, f.dir, f.dir)
+	c, err := config.ParseHub("hub.yaml", []byte(f.text))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.run(c, b)
+	stop := f.stop
+	f.stop = func() { stop(); b.Close() }
+	f.t.Cleanup(f.stop)
+}
+
+// twins returns two fleets on copies of one state and its keys, which do not run, and their addresses.
+func twins(t *testing.T) (a, b *fleet, servers []string) {
+	t.Helper()
+	a = newFleet(t)
+	b = &fleet{t: t, dir: t.TempDir(), authority: a.authority, listen: "127.0.0.2:0"}
+	for _, f := range []*fleet{a, b} { // the ports
+		f.besides("tls://" + "127.0.0.1:1")
+		f.change(block("203.0.113.1"))
+		f.stop()
+		servers = append(servers, "tls://"+f.listen)
+	}
+	if err := os.RemoveAll(b.dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(b.dir, os.DirFS(a.dir)); err != nil {
+		t.Fatal(err)
+	}
+	return a, b, servers
+}
+
+// of enrolls a host that connects to some servers.
+func (f *fleet) of(name string, servers ...string) *host {
+	f.t.Helper()
+	h := f.host(name)
+	h.stop()
+	h.enrollment.Servers = servers
+	return f.again(h)
+}
+
+// refused waits until a hub refuses commands, and returns why.
+func (f *fleet) refused() string {
+	f.t.Helper()
+	why := ""
+	wait.For(f.t, "commands are refused", func() bool {
+		_, err := f.hub.Change(f.t.Context(), block("198.51.100.99"))
+		if err != nil {
+			why = err.Error()
+		}
+		return err != nil
+	})
+	return why
+}
+
+// gets waits until a host has an entry of list block.
+func (h *host) gets(entry string) {
+	h.t.Helper()
+	k := key.Source(netip.PrefixFrom(netip.MustParseAddr(entry), 32))
+	wait.For(h.t, h.name+" has "+entry, func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		s := h.sets["block"]
+		return s != nil && s.Has(k)
+	})
+}
+
+// says reports whether the status has a problem.
+func (f *fleet) says(problem string) bool {
+	return slices.ContainsFunc(f.problems(), func(p string) bool { return strings.Contains(p, problem) })
+}
+
+// A hub none of whose nodes is connected to it acknowledges nothing while another hub rules them.
+func TestSecondHubWithoutNodes(t *testing.T) {
+	t.Parallel() // it waits
+	a, b, servers := twins(t)
+	a.besides(servers...)
+	h := a.of("rome-1", servers[0])
+	a.change(block("198.51.100.1"))
+	h.gets("198.51.100.1")
+	b.besides(servers...)
+	if c, err := b.hub.Change(t.Context(), block("198.51.100.2")); err == nil && c.Published {
+		t.Errorf("the second hub acknowledges its first command: %+v", c)
+	}
+	for f, want := range map[*fleet]string{b: servers[0], a: servers[1]} {
+		want = strings.TrimPrefix(want, "tls://")
+		if why := f.refused(); !strings.Contains(why, "another hub") || !strings.Contains(why, "weir fleet take-over") {
+			t.Errorf("a command is refused: %q, want %q", why, want)
+		}
+		wait.For(t, "the address is known where the other hub was visited", func() bool { return f.says("another hub with the same keys is alive at " + want) })
+		if f.says("older copy") || f.says("make them again") {
+			t.Errorf("problems %q", f.problems())
+		}
+		if !f.hub.Metrics().Contested {
+			t.Error("the metric says nothing")
+		}
+	}
+	if !b.says("rome-1") {
+		t.Errorf("the hub does not say which nodes obey the other one: %q", b.problems())
+	}
+	done, err := a.hub.TakeOver(t.Context())
+	if err != nil || !done.Published || !strings.Contains(done.From, "127.0.0.2") {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	if c := a.change(block("198.51.100.3")); !c.Published {
+		t.Errorf("%+v", c)
+	}
+	h.gets("198.51.100.3")
+	wait.For(t, "the other hub stops", func() bool { return strings.Contains(b.refused(), "has taken over") })
+	if !a.says("has taken over: stop the other one") {
+		t.Errorf("problems %q", a.problems())
+	}
+	a.stop() // it has the claim after a restart, too
+	a.besides(servers...)
+	if c := a.change(block("198.51.100.4")); !c.Published {
+		t.Errorf("%+v", c)
+	}
+}
+
+// Where nodes obey each of two hubs, and one takes over, all obey that one.
+func TestSecondHubWithNodes(t *testing.T) {
+	t.Parallel() // it waits
+	a, b, servers := twins(t)
+	a.besides(servers...)
+	one, other := a.of("rome-1", servers...), a.of("oslo-1", servers[1], servers[0])
+	b.besides(servers...)
+	a.refused()
+	b.refused()
+	if _, err := b.hub.TakeOver(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, "the other hub stops", func() bool { return strings.Contains(a.refused(), "has taken over") })
+	if c := b.change(block("198.51.100.5")); !c.Published {
+		t.Errorf("%+v", c)
+	}
+	for _, h := range []*host{one, other} {
+		h.gets("198.51.100.5")
+	}
+	for _, f := range []*fleet{a, b} {
+		if f.says("older copy") || f.says("make them again") {
+			t.Errorf("problems %q", f.problems())
+		}
+	}
+}
+
+// Hubs that cannot reach each other notice each other by the reports of nodes.
+func TestSecondHubByReports(t *testing.T) {
+	t.Parallel() // it waits
+	a, b, servers := twins(t)
+	const elsewhere = "tls://127.0.0.3:1" // which they visit
+	a.besides(elsewhere)
+	h := a.of("rome-1", servers[0])
+	h.gets("203.0.113.1")
+	b.besides(elsewhere)
+	if c, err := b.hub.Change(t.Context(), block("198.51.100.2")); err != nil || !c.Published {
+		t.Errorf("%+v, %v", c, err)
+	}
+	began := b.hub.publisher.contest.term().Issued
+	wait.For(t, "the node has a catalog that was made meanwhile", func() bool {
+		a.hub.nodes.mu.Lock()
+		defer a.hub.nodes.mu.Unlock()
+		return a.hub.nodes.all["rome-1"].status.Term.Issued.After(began)
+	})
+	h.stop()
+	h.enrollment.Servers = servers[1:]
+	b.again(h)
+	if why := b.refused(); !strings.Contains(why, "as node rome-1 reports") {
+		t.Errorf("a command is refused: %q", why)
+	}
+	if b.says("older copy") || b.says("make them again") {
+		t.Errorf("problems %q", b.problems())
+	}
+}
