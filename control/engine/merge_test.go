@@ -146,6 +146,46 @@ func TestOwnerOfMergedFlows(t *testing.T) {
 	}
 }
 
+// Where flows of lists with rules are stored at one shape, a key belongs to all lists that may decide: a
+// more specific flow whose rule does not hold leaves the packet to the others.
+func TestOwnerOfMergedFlowsWithRules(t *testing.T) {
+	flow := func(src, dst uint8) key.Key {
+		k, _ := key.Shape{Fields: key.FieldProto, SrcBits: src, DstBits: dst}.Of(key.Tuple{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("198.51.100.1"), Proto: 6})
+		return k
+	}
+	stored := flow(32, 32)
+	for _, c := range []struct {
+		keys  []key.Key
+		ports []uint16 // 0: the list has no rule
+		want  []uint16 // lists
+	}{
+		{[]key.Key{flow(32, 30), flow(30, 30)}, []uint16{25, 0}, []uint16{2}},
+		{[]key.Key{flow(32, 30), flow(30, 30)}, []uint16{0, 25}, []uint16{1}},
+		{[]key.Key{flow(32, 30), flow(30, 30)}, []uint16{25, 80}, []uint16{1, 2}},
+		{[]key.Key{flow(30, 30), flow(31, 31), flow(32, 30)}, []uint16{25, 80, 25}, []uint16{1, 2}},
+		{[]key.Key{flow(30, 30), flow(31, 31), flow(32, 30)}, []uint16{0, 80, 25}, []uint16{1}},
+	} {
+		f, at := new(flows), make(map[key.Shape]key.Shape)
+		lists := make([]List, len(c.keys))
+		for i, k := range c.keys {
+			f.relation = append(f.relation, contents[key.Key]{uint16(i + 1), list.SetOf(k).Flows})
+			at[k.Shape] = stored.Shape
+			if c.ports[i] != 0 {
+				lists[i].Rule = &verdict.Rule{Ports: []verdict.PortRange{{Proto: 6, First: c.ports[i], Last: c.ports[i]}}}
+			}
+		}
+		f.book, f.levels = newBook(lists), NewFlows(at)
+		got := f.owner(stored)
+		of := []uint16{got}
+		if int(got) > len(lists) {
+			of = f.book.chain(got)
+		}
+		if !slices.Equal(of, c.want) {
+			t.Errorf("%v, ports %v: of lists %v, want %v", c.keys, c.ports, of, c.want)
+		}
+	}
+}
+
 // Flows grow by the keys that stand for them, less themselves, and only up to a limit.
 func TestFlowGrowth(t *testing.T) {
 	shape := func(src, dst uint8) key.Shape { return key.Shape{Fields: key.FieldProto, SrcBits: src, DstBits: dst} }
