@@ -128,6 +128,7 @@ func TestFormats(t *testing.T) {
 		{"nft set", nft("block4"), string(ruleset), "192.0.2.1 192.0.2.16/28 198.51.100.5 198.51.100.6/31 198.51.100.8/29 198.51.100.16/28 198.51.100.32/27 198.51.100.64/28 198.51.100.80 203.0.113.7", ""},
 		{"nft sets", nft("empty", "block6"), string(ruleset), "2001:db8::/32 2001:db9::1 2001:dba::5 2001:dba::6/127 2001:dba::8/127", ""},
 		{"nft script", nft("b"), "add set ip t b { type ipv4_addr; flags interval; elements = { 192.0.2.1 } }\nadd element ip t a { 192.0.2.9 }\nadd element ip t b { 192.0.2.2, # x\n 192.0.2.3 comment \"}\" }\n", "192.0.2.1 192.0.2.2 192.0.2.3", ""},
+		{"nft script, only set", nft(), "add set ip t ports { type inet_service; }\nadd set ip t b { type ipv4_addr; }\nadd element ip t ports { 22 }\nadd element ip t b { 192.0.2.1 }\n", "192.0.2.1", ""},
 		{"nft only set", nft(), "table ip t {\n set ports { type inet_service; elements = { 22 } }\n set b { type ipv4_addr\n elements = { 192.0.2.1,\n 192.0.2.0/33, 192.0.2.3 . 22, \"x\" } }\n}", "192.0.2.1",
 			"5: byte 115: \"33\" is not a prefix length from 0 to 32; 5: byte 129: more than an address; 5: byte 147: not an address"},
 

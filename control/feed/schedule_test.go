@@ -100,6 +100,17 @@ func TestWait(t *testing.T) {
 	}
 }
 
+// A file that cannot be activated is tried again soon, however often that has failed.
+func TestRetries(t *testing.T) {
+	for failures := range 4 {
+		at := source{Source: Source{URL: "https://192.0.2.1"}, failures: failures}
+		file := source{Source: Source{File: "/a"}, failures: failures}
+		if at.retries() != failures || file.retries() != min(failures, 1) {
+			t.Errorf("%d failures: %d retries at a URL, %d of a file", failures, at.retries(), file.retries())
+		}
+	}
+}
+
 func TestRetryAfter(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for s, want := range map[string]time.Duration{

@@ -72,6 +72,7 @@ func TestTLS(t *testing.T) {
 
 	for says, source := range map[string]Source{
 		"want cert and key": {URL: URL(s.URL), TLS: TLS{Cert: first}},
+		"key, or neither":   {URL: URL(s.URL), TLS: TLS{Key: firstKey}},
 		"begins with https": {URL: "http://192.0.2.1", TLS: TLS{CA: first}},
 		"require":           {File: "/a", TLS: TLS{CA: first}},
 	} {
