@@ -1437,6 +1437,14 @@ func TestExplain(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
+	match := &s.daemon.answers[0].Matches[0]
+	match.Listed = new(time.Now().Add(-3 * time.Hour))
+	for earlier, want := range map[bool]string{false: "", true: " or earlier"} {
+		match.Earlier = earlier
+		if _, text := b.get(b.base + "?q=192.0.2.1"); !regexp.MustCompile(", listed [0-9]+ h ago" + want + ", the list has").MatchString(text) {
+			t.Errorf("earlier %t: not listed hours ago%s in\n%s", earlier, want, text)
+		}
+	}
 	s.daemon.answers[0].LastDrop = &api.LastDrop{Reason: "blocked", List: "drop", Packets: 9, MonitorPackets: 5}
 	for monitor, want := range map[bool]string{false: "Last dropped at about", true: "Would last have been dropped, if not for monitor mode, at about"} {
 		s.daemon.answers[0].LastDrop.Monitor = monitor

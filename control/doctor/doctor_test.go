@@ -286,6 +286,28 @@ func TestVethQueues(t *testing.T) {
 	}
 }
 
+// Tags that the other end of a veth hands over beside the frame are put back there, where it is within reach.
+func TestVethTags(t *testing.T) {
+	d := &device{Interface: Interface{Target: netif.Target{Iface: "eth0"}}, tags: true, Device: hooks.Device{
+		Target: netif.Target{Iface: "eth0"}, Kind: "veth", Driver: "veth", StripsVLAN: hooks.Offload{On: true},
+		Peer: &hooks.Peer{Name: "eth1", Here: true, InsertsVLAN: true},
+	}}
+	if got := checkVLAN(d); len(got) != 1 || got[0].Level != Note || got[0].Run != "ethtool -K eth1 txvlan off" || !strings.Contains(got[0].Text, "eth1, its other end") {
+		t.Errorf("%+v", got)
+	}
+	for name, change := range map[string]func(*device){
+		"the peer puts tags into the frame": func(d *device) { d.Peer = &hooks.Peer{Name: "eth1", Here: true} },
+		"the peer is elsewhere":             func(d *device) { d.Peer = &hooks.Peer{Name: "eth1", InsertsVLAN: true} },
+		"no stage needs tags":               func(d *device) { d.tags = false },
+		"TC sees them":                      func(d *device) { d.Hook = hooks.TC },
+	} {
+		other := *d
+		if change(&other); len(checkVLAN(&other)) != 0 {
+			t.Errorf("%s: %+v", name, checkVLAN(&other))
+		}
+	}
+}
+
 // A check that hangs, as on a file system of the network, delays the others for two seconds at most.
 func TestHanging(t *testing.T) {
 	if testing.Short() {
