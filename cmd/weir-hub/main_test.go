@@ -199,6 +199,42 @@ func TestEnrollMany(t *testing.T) {
 	}
 }
 
+// Nodes begin with TLS where the hub's own broker wants it. The servers of sites speak first.
+func TestEnrollTLSFirst(t *testing.T) {
+	dir := t.TempDir()
+	config := filepath.Join(dir, "hub.yaml")
+	text := fmt.Sprintf(`servers: ["tls://h:1"]
+sites: ["tls://h:2"]
+broker: {listen: "127.0.0.1:4222", listen_sites: "127.0.0.1:4223", tls_first: accept}
+keys: %[1]s/keys
+state_dir: %[1]s/state
+`, dir)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		node bool // it enrolls one
+		want bool
+	}{
+		{[]string{"init", filepath.Join(dir, "keys")}, false, false},
+		{[]string{"site", "paris", "--server", "tls://h:3", "--config", config}, false, false},
+		{[]string{"enroll", "direct", "--config", config}, true, true},
+		{[]string{"enroll", "behind", "--site", "paris", "--config", config}, true, false},
+	} {
+		code, out, log := command(t, c.args...)
+		if code != exitOK {
+			t.Fatalf("%q: exit code %d\n%s", c.args, code, log)
+		}
+		if !c.node {
+			continue
+		}
+		if n, err := enrollment.Parse([]byte(out)); err != nil || n.TLSFirst != c.want {
+			t.Errorf("%q: %+v, %v, want TLS first: %t", c.args, n, err, c.want)
+		}
+	}
+}
+
 // The nodes are shown as they were enrolled and revoked, and none of them where one cannot be read.
 func TestNodes(t *testing.T) {
 	dir := t.TempDir()

@@ -56,8 +56,8 @@ func check(t *testing.T, a *Authority, c Cluster, host string) {
 		t.Errorf("%s: name %s, routes %v, ports %d, %d, %d, JetStream %t in %q", host, o.ServerName, o.Routes, o.Port, o.Cluster.Port, o.LeafNode.Port, o.JetStream, o.JetStreamDomain)
 	}
 	for _, r := range o.Routes {
-		if r.Hostname() == host {
-			t.Errorf("%s has a route to itself", host)
+		if r.Hostname() == host || r.Port() != "6222" {
+			t.Errorf("%s has the route %s: to itself, or to another port than that of routes", host, r)
 		}
 	}
 	text, err := os.ReadFile(filepath.Join(c.Files, clusterConfig))
