@@ -459,6 +459,7 @@ func TestUndo(t *testing.T) {
 	manual := api.Match{List: "manual", Action: api.Block, Entry: "192.0.2.0/24"}
 	feed := api.Match{List: "drop", Action: api.Block, Entry: "192.0.2.1", Source: "feed.txt", Line: 3}
 	other := api.Match{List: "ours (manual)", Action: api.Block, Entry: "192.0.2.1 > *"}
+	derived := api.Match{List: "ours (manual)", Action: api.Block, Entry: "192.0.2.0/24", Derived: &api.Derived{By: api.ByPrefix6}} // no entry that could be removed
 	trial := api.Match{List: "new", Action: api.Block, Entry: "192.0.2.1", Source: "new.txt", Trial: true}
 	for _, c := range []struct {
 		question, direction, reason string
@@ -469,6 +470,7 @@ func TestUndo(t *testing.T) {
 		{"192.0.2.1", "", "blocked", []api.Match{manual, trial}, "weir unblock 192.0.2.0/24"},
 		{"192.0.2.1", "", "blocked", []api.Match{other}, "weir unblock --list ours '192.0.2.1 > *'"},
 		{"192.0.2.1", "", "blocked", []api.Match{feed}, "weir allow --ttl 1h 192.0.2.1, or for the whole list weir enforce drop --off"},
+		{"192.0.2.1", "", "blocked", []api.Match{derived}, "weir allow --ttl 1h 192.0.2.1, or for the whole list weir enforce ours --off"},
 		{"192.0.2.1", "", "blocked", []api.Match{manual, feed}, "weir allow --ttl 1h 192.0.2.1"}, // either alone drops
 		{"> 192.0.2.1", "out", "blocked", []api.Match{feed}, "weir enforce drop --off, for the whole list"},
 		{"tcp 192.0.2.1:1 > *", "", "heavy", nil, "weir allow --ttl 1h 'tcp 192.0.2.1:1 > *'"},

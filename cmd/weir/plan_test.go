@@ -86,6 +86,10 @@ func TestPlanJSON(t *testing.T) {
 		loop["k"] != 7 || math.Abs(loop["false_alarm"]-0.054) > 0.0005 {
 		t.Errorf("exit code %d, %v: %s", code, err, out)
 	}
+	// People read the same figures: 14 bits in memory for each of 10,000, and at most 8 sent.
+	if code, out, _ := weir(t, "", "plan", "compress", "--n", "10000", "--sent", "8", "--memory", "14"); code != exitOK || !strings.Contains(out, " 140,000, 79,231 sent\n") {
+		t.Errorf("exit code %d: %s", code, out)
+	}
 }
 
 // A request that makes no sense is a usage error that names the flag; one that
