@@ -37,7 +37,6 @@ import (
 	"weir/control/ruleset"
 	"weir/control/serve"
 	"weir/control/stages"
-	"weir/control/trial"
 	"weir/loader"
 )
 
@@ -194,7 +193,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.monitor = override{clock: d.clock, loop: d.loop, active: d.active, audit: d.audit, note: d.note, log: o.Log}
 	d.policing = policing{clock: d.clock, loop: d.loop, active: d.active, antiLockout: &d.antiLockout, reloads: &d.reloads.confirmation, audit: d.audit, activate: d.restage, note: d.note, log: o.Log}
 	d.trials = trials{loop: d.loop, active: d.active, antiLockout: &d.antiLockout, collateral: d.observers.collateral, reloads: &d.reloads.confirmation, audit: d.audit, reassemble: d.reassemble, note: d.note}
-	d.trials.Keeper = trial.Keeper{Owner: &d.trials, Clock: d.clock, Path: statePath(c, trial.File), Log: o.Log}
+	d.trials.TrialKeeper = lists.TrialKeeper{Owner: &d.trials, Clock: d.clock, Path: statePath(c, lists.TrialFile), Log: o.Log}
 	d.builder = builder{
 		loop: d.loop, active: d.active, observers: &d.observers, monitor: &d.monitor, rehearsals: d.fleet.rehearsals, queue: d.changes.queued,
 		version: o.Version, log: o.Log,

@@ -16,8 +16,8 @@ import (
 	"weir/control/feed"
 	"weir/control/fleet/member"
 	"weir/control/journal"
+	"weir/control/lists"
 	"weir/control/ruleset"
-	"weir/control/trial"
 	"weir/filter/membership"
 	"weir/loader/hooks"
 	"weir/loader/netif"
@@ -37,7 +37,7 @@ func Prepare(ctx context.Context, c *config.Config, log *slog.Logger, progress *
 	if err != nil {
 		return nil, err
 	}
-	p, err := ruleset.Read(ctx, c, ruleset.Options{Log: log, Journal: j, ReadOnly: true, Progress: progress, Shared: &member.Member{Node: n}, Trials: trial.Load(statePath(c, trial.File), by, log)})
+	p, err := ruleset.Read(ctx, c, ruleset.Options{Log: log, Journal: j, ReadOnly: true, Progress: progress, Shared: &member.Member{Node: n}, Trials: lists.LoadTrials(statePath(c, lists.TrialFile), by, log)})
 	if err == nil && p.Unopened != nil {
 		return nil, p.Unopened
 	}

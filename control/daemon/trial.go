@@ -13,16 +13,16 @@ import (
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/fleet/node"
+	"weir/control/lists"
 	"weir/control/observe"
 	"weir/control/ruleset"
-	"weir/control/trial"
 	"weir/filter/membership"
 )
 
 // trials has the decisions of commands about lists on trial, as the owner of its keeper. Enforce is
 // safe for concurrent use; all else is for Run's goroutine.
 type trials struct {
-	trial.Keeper
+	lists.TrialKeeper
 
 	loop        *loop
 	active      *active
@@ -34,7 +34,7 @@ type trials struct {
 	note        func()       // publishes the state
 }
 
-// Trial implements [trial.Owner].
+// Trial implements [lists.TrialOwner].
 func (s *trials) Trial(list string) (t *api.Trial, ok bool) {
 	l := s.active.prepared.List(list)
 	if l == nil {
@@ -80,7 +80,7 @@ func (s *trials) enforce(name string, c api.EnforceChange, by string) (done api.
 	if err := s.refuse(l, c); err != nil {
 		return done, &api.BadRequest{Err: err}
 	}
-	if before, kept := s.Decided()[name]; kept && !trial.Commanded(l.Trial) && s.reloads.unconfirmed != nil {
+	if before, kept := s.Decided()[name]; kept && !lists.CommandedTrial(l.Trial) && s.reloads.unconfirmed != nil {
 		return done, &api.BadRequest{Err: fmt.Errorf("list %s: what a command has decided on %s is kept for the configuration before, until the present one is confirmed: weir confirm, and try again",
 			name, before.Since.Local().Format(time.DateTime))}
 	}
@@ -89,7 +89,7 @@ func (s *trials) enforce(name string, c api.EnforceChange, by string) (done api.
 			return &api.BadRequest{Err: fmt.Errorf("list %s stays on trial: its %w: %s", name, err, orForce)}
 		}
 		if err := s.collateral.DropsPartners(name); err != nil {
-			return &api.BadRequest{Err: trial.Stays(name, err)}
+			return &api.BadRequest{Err: lists.TrialStays(name, err)}
 		}
 		return nil
 	})
@@ -104,11 +104,11 @@ func (s *trials) refuse(l *ruleset.List, c api.EnforceChange) error {
 	case c.Off && s.active.prepared.Config.Mode != membership.Exact:
 		return fmt.Errorf("list %s cannot be on trial: mode: approx does not know which list matches a packet: set mode: exact", l.Name)
 	}
-	return trial.Refuse(l.Name, l.Action == config.Allow, l.Enforce, c)
+	return lists.RefuseTrial(l.Name, l.Action == config.Allow, l.Enforce, c)
 }
 
-// Decide implements [trial.Owner]: the data plane follows what commands have decided.
-func (s *trials) Decide(next trial.Decisions) error {
+// Decide implements [lists.TrialOwner]: the data plane follows what commands have decided.
+func (s *trials) Decide(next lists.Trials) error {
 	if !s.active.prepared.Decide(next) {
 		return s.reassemble()
 	}
@@ -135,7 +135,7 @@ func (s *trials) end(now time.Time) error {
 	return err
 }
 
-// Holds implements [trial.Owner].
+// Holds implements [lists.TrialOwner].
 func (s *trials) Holds(list string) error {
 	if err := s.antiLockout.enforcingCutsOff([]*ruleset.List{s.active.prepared.List(list)}); err != nil {
 		return fmt.Errorf("the trial of list %s is over, but it is not enforced: its %w: allow that, or weir enforce --force %s", list, err, list)
@@ -144,12 +144,12 @@ func (s *trials) Holds(list string) error {
 		return fmt.Errorf("the trial of list %s is over, but it is not enforced yet: with whom this host has conversed has yet to be read", list)
 	}
 	if err := s.collateral.DropsPartners(list); err != nil {
-		return trial.Overdue(list, err, "weir enforce")
+		return lists.TrialOverdue(list, err, "weir enforce")
 	}
 	return nil
 }
 
-// Ended implements [trial.Owner].
+// Ended implements [lists.TrialOwner].
 func (s *trials) Ended(list string) {
 	s.audit.Record(audit.Record{Change: audit.Enforce, List: list, Changed: 1, Source: "expiry"})
 }

@@ -1,5 +1,5 @@
 // Package lists has what the lists of a daemon have in common with those of the hub of a fleet:
-// names, manual entries and the commands that change them, feeds, and when what has failed is
+// names, manual entries and the commands that change them, feeds, trials, and when what has failed is
 // tried again. Both own their lists in one goroutine. They differ in what becomes of new contents:
 // those of a daemon are for its engine, those of a hub for its store.
 package lists

@@ -17,9 +17,9 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/fleet/wire"
+	"weir/control/lists"
 	"weir/control/ruleset"
 	"weir/control/stages"
-	"weir/control/trial"
 	"weir/filter/conntrack"
 	"weir/filter/key"
 	"weir/filter/ordered"
@@ -301,5 +301,5 @@ func (m *Conversations) DropsPartners(name string) error {
 	if c == nil || c.Addresses == 0 {
 		return nil
 	}
-	return trial.Conversed("this host has", c.Named(), "weir collateral "+name)
+	return lists.ConversedError("this host has", c.Named(), "weir collateral "+name)
 }

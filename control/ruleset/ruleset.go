@@ -30,7 +30,6 @@ import (
 	"weir/control/lists"
 	"weir/control/observe/learn"
 	"weir/control/stages"
-	"weir/control/trial"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -127,10 +126,10 @@ type Options struct {
 	Version  string   // of weir
 	ReadOnly bool     // only files and directories are read, and nothing is saved
 	Progress *feed.Progress
-	Watcher  *feed.Watcher   // of files and directories; nil: none
-	Shared   Shared          // the lists of a fleet; nil: none
-	Trials   trial.Decisions // what commands have decided
-	Limits   stages.Limits   // by commands
+	Watcher  *feed.Watcher // of files and directories; nil: none
+	Shared   Shared        // the lists of a fleet; nil: none
+	Trials   lists.Trials  // what commands have decided
+	Limits   stages.Limits // by commands
 
 	Attached   []string // lists whose sources have entries in a program that filters already
 	RolledBack bool     // to the configuration before an unconfirmed one, which may have saved what this one refuses
@@ -183,7 +182,7 @@ func (how *Options) readRefused(ctx context.Context, p *Ruleset) (some bool) {
 // Assemble puts together what an engine is built from, after what the last one was
 // built from, if there is one. It does not fail, so that nothing keeps weir from returning to a
 // configuration.
-func Assemble(c *config.Config, of *stages.Table, j *journal.Journal, feeds map[string]*feed.Feed, more Shared, last *Ruleset, decided trial.Decisions) *Ruleset {
+func Assemble(c *config.Config, of *stages.Table, j *journal.Journal, feeds map[string]*feed.Feed, more Shared, last *Ruleset, decided lists.Trials) *Ruleset {
 	p := &Ruleset{Config: c, Journal: j, Stages: of, ByName: make(map[string]*List)}
 	p.openGeo(last)
 	p.addLists(feeds, more, last, decided)
@@ -409,7 +408,7 @@ func (p *Ruleset) Feeds() map[string]*feed.Feed {
 }
 
 // addLists adds the lists, with all that is known of them.
-func (p *Ruleset) addLists(feeds map[string]*feed.Feed, of Shared, last *Ruleset, decided trial.Decisions) {
+func (p *Ruleset) addLists(feeds map[string]*feed.Feed, of Shared, last *Ruleset, decided lists.Trials) {
 	var more []config.List
 	var from map[string]Source
 	if of != nil {

@@ -3,13 +3,13 @@ package ruleset
 import (
 	"weir/control/api"
 	"weir/control/config"
-	"weir/control/trial"
+	"weir/control/lists"
 	"weir/filter/membership"
 )
 
 // trialOf returns the trial of a list as the configuration has it, nil where it is enforced and no
 // command has decided that.
-func trialOf(c *config.Config, l *config.List, decided trial.Decisions) *api.Trial {
+func trialOf(c *config.Config, l *config.List, decided lists.Trials) *api.Trial {
 	if l.Action == config.Allow || c.Mode != membership.Exact {
 		return nil
 	}
@@ -18,7 +18,7 @@ func trialOf(c *config.Config, l *config.List, decided trial.Decisions) *api.Tri
 
 // Decide sets the trials of lists to what commands have decided. It returns false, and changes nothing,
 // where another list is enforced then.
-func (p *Ruleset) Decide(next trial.Decisions) bool {
+func (p *Ruleset) Decide(next lists.Trials) bool {
 	for _, l := range p.Lists {
 		if t := l.trialBy(p.Config, next); l.Enforce != (t == nil || t.Enforced) {
 			return false
@@ -40,13 +40,13 @@ func (l *List) configured() config.List {
 }
 
 // trialBy returns the trial of a list where commands have decided that.
-func (l *List) trialBy(c *config.Config, t trial.Decisions) *api.Trial {
+func (l *List) trialBy(c *config.Config, t lists.Trials) *api.Trial {
 	as := l.configured()
 	return trialOf(c, &as, t)
 }
 
 // follow sets whether a new list is on trial.
-func (l *List) follow(c *config.Config, t trial.Decisions) {
+func (l *List) follow(c *config.Config, t lists.Trials) {
 	if l.Trial = l.trialBy(c, t); l.Trial != nil {
 		l.Enforce = l.Trial.Enforced
 	}

@@ -6,7 +6,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
-	"weir/control/trial"
+	"weir/control/lists"
 	"weir/filter/membership"
 )
 
@@ -35,13 +35,13 @@ func TestTrialOf(t *testing.T) {
 		if c.change != nil {
 			c.change(conf, &l.List)
 		}
-		decided := make(trial.Decisions)
+		decided := make(lists.Trials)
 		if c.command != nil {
 			c.command.Since = &now
 			decided["a"] = *c.command
 		}
 		l.follow(conf, decided)
-		if l.Enforce == c.onTrial || trial.Commanded(l.Trial) != c.decided || l.configured().Enforce != c.enforce {
+		if l.Enforce == c.onTrial || lists.CommandedTrial(l.Trial) != c.decided || l.configured().Enforce != c.enforce {
 			t.Errorf("%s: %t, %+v", c.name, l.Enforce, l.Trial)
 		}
 		if again := l.trialBy(conf, decided); (again == nil) != (l.Trial == nil) || again != nil && *again != *l.Trial {

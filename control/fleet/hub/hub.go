@@ -30,7 +30,6 @@ import (
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/lists"
-	"weir/control/trial"
 )
 
 // Options say what a hub does.
@@ -150,7 +149,7 @@ func (h *Hub) open() (err error) {
 	h.releases = &releases{log: h.o.Log, store: h.store, lists: h.lists, members: h.members, wake: func() {}}
 	h.feeds.releases = h.releases
 	h.trials = &trials{lists: h.lists, members: h.members, audit: h.audit, wake: func() {}}
-	h.trials.Keeper = trial.Keeper{Owner: h.trials, Clock: h.clock, Path: h.dir.path(trial.File), Log: h.o.Log}
+	h.trials.TrialKeeper = lists.TrialKeeper{Owner: h.trials, Clock: h.clock, Path: h.dir.path(lists.TrialFile), Log: h.o.Log}
 	h.trials.open()
 	if err := h.releases.open(); err != nil {
 		return err

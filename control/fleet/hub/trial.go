@@ -10,13 +10,13 @@ import (
 	"weir/control/api"
 	"weir/control/audit"
 	"weir/control/config"
-	"weir/control/trial"
+	"weir/control/lists"
 )
 
 // trials has the decisions of commands about lists on trial, as the owner of its keeper. It belongs
 // to [Hub.Run].
 type trials struct {
-	trial.Keeper
+	lists.TrialKeeper
 
 	lists   *table
 	members *members
@@ -33,7 +33,7 @@ func (t *trials) open() {
 	t.Follow()
 }
 
-// Trial implements [trial.Owner].
+// Trial implements [lists.TrialOwner].
 func (t *trials) Trial(list string) (is *api.Trial, ok bool) {
 	l := t.lists.get(list)
 	if l == nil {
@@ -42,8 +42,8 @@ func (t *trials) Trial(list string) (is *api.Trial, ok bool) {
 	return l.trial, true
 }
 
-// Decide implements [trial.Owner]: lists follow what commands have decided. It never fails.
-func (t *trials) Decide(next trial.Decisions) error {
+// Decide implements [lists.TrialOwner]: lists follow what commands have decided. It never fails.
+func (t *trials) Decide(next lists.Trials) error {
 	over := next.Over(time.Now())
 	for _, l := range t.lists.all {
 		if !slices.Contains(over, l.Name) {
@@ -76,7 +76,7 @@ func (t *trials) enforce(name string, c api.EnforceChange, by string) (done api.
 	if err != nil {
 		return done, err
 	}
-	if err := trial.Refuse(name, l.Action == config.Allow, l.enforced(), c); err != nil {
+	if err := lists.RefuseTrial(name, l.Action == config.Allow, l.enforced(), c); err != nil {
 		return done, &api.BadRequest{Err: err}
 	}
 	done.Enforced, err = t.Command(name, c, by, func() error {
@@ -88,7 +88,7 @@ func (t *trials) enforce(name string, c api.EnforceChange, by string) (done api.
 			return err
 		}
 		if err := dropsPartners(of); err != nil {
-			return &api.BadRequest{Err: trial.Stays(name, err)}
+			return &api.BadRequest{Err: lists.TrialStays(name, err)}
 		}
 		if of.Unmeasured > 0 {
 			done.Warnings = []string{fmt.Sprintf("with whom they have conversed that list %s drops is not measured by %d of %d nodes", name, of.Unmeasured, of.Measured+of.Unmeasured)}
@@ -103,22 +103,22 @@ func dropsPartners(of *api.FleetCollateral) error {
 	if of.Conversed == 0 {
 		return nil
 	}
-	return trial.Conversed("nodes have", of.String(), "weir fleet status")
+	return lists.ConversedError("nodes have", of.String(), "weir fleet status")
 }
 
-// Holds implements [trial.Owner].
+// Holds implements [lists.TrialOwner].
 func (t *trials) Holds(list string) error {
 	of, err := t.members.collateral(list)
 	if err == nil {
 		err = dropsPartners(of)
 	}
 	if err != nil {
-		return trial.Overdue(list, err, "weir fleet enforce")
+		return lists.TrialOverdue(list, err, "weir fleet enforce")
 	}
 	return nil
 }
 
-// Ended implements [trial.Owner].
+// Ended implements [lists.TrialOwner].
 func (t *trials) Ended(list string) {
 	t.audit.Record(audit.Record{Change: audit.Enforce, List: list, Changed: 1, Source: "expiry"})
 }

@@ -15,7 +15,7 @@ import (
 	"weir/control/audit"
 	"weir/control/clock"
 	"weir/control/fleet/wire"
-	"weir/control/trial"
+	"weir/control/lists"
 	"weir/tests/long"
 	"weir/tests/wait"
 )
@@ -230,7 +230,7 @@ func TestTrialUnheard(t *testing.T) {
 // behind.
 func (f *fleet) savedAt(behind time.Duration) {
 	f.t.Helper()
-	for _, name := range []string{trial.File, clock.File} {
+	for _, name := range []string{lists.TrialFile, clock.File} {
 		path := filepath.Join(f.dir, "hub", name)
 		text, err := os.ReadFile(path)
 		if err != nil {

@@ -1,4 +1,4 @@
-package trial
+package lists
 
 import (
 	"log/slog"
@@ -19,8 +19,8 @@ import (
 func TestFile(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	since, at := time.Unix(1, 0), time.Unix(1e9, 0)
-	on := Decisions{"a": {Since: &since, EnforcedAt: &at, By: "root"}}
-	path := func(dir string) string { return filepath.Join(dir, File) }
+	on := Trials{"a": {Since: &since, EnforcedAt: &at, By: "root"}}
+	path := func(dir string) string { return filepath.Join(dir, TrialFile) }
 	durabletest.Test{
 		Begin: "none",
 		Work: func(t *testing.T, d *durabletest.Disk) {
@@ -28,7 +28,7 @@ func TestFile(t *testing.T) {
 			for range 2 {
 				_ = d.Do(func() error { return on.Save(file, nil) }, "on")
 				for range 2 { // the second time it may be gone, but not for good
-					_ = d.Do(func() error { return Decisions(nil).Save(file, nil) }, "none")
+					_ = d.Do(func() error { return Trials(nil).Save(file, nil) }, "none")
 				}
 			}
 		},
@@ -36,7 +36,7 @@ func TestFile(t *testing.T) {
 			same := func(a, b api.Trial) bool {
 				return a.EnforcedAt.Sub(*b.EnforcedAt).Abs() < time.Second && a.Since.Equal(*b.Since) && a.By == b.By
 			}
-			switch got := Load(path(dir), nil, log); {
+			switch got := LoadTrials(path(dir), nil, log); {
 			case maps.EqualFunc(got, on, same):
 				return "on", nil
 			case len(got) > 0:
@@ -50,7 +50,7 @@ func TestFile(t *testing.T) {
 		if err := os.WriteFile(path(dir), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := Load(path(dir), nil, log); len(got) > 0 {
+		if got := LoadTrials(path(dir), nil, log); len(got) > 0 {
 			t.Errorf("%s: %+v", text, got)
 		}
 	}
@@ -80,12 +80,12 @@ func TestRestart(t *testing.T) {
 		{"another boot, ten years ahead", 0, 10 * year, true, false, 23 * time.Hour},
 	} {
 		dir := t.TempDir()
-		path := filepath.Join(dir, File)
+		path := filepath.Join(dir, TrialFile)
 		m := clock.NewMachine(t)
 		m.Set(c.before, c.before == 0)
 		by := ours.Open(m.Host(), dir, log)
 		by.Save()
-		if err := (Decisions{"l": New(api.EnforceChange{Off: true, After: 86400}, true, "root", m.Now())}).Save(path, by); err != nil {
+		if err := (Trials{"l": newTrial(api.EnforceChange{Off: true, After: 86400}, true, "root", m.Now())}).Save(path, by); err != nil {
 			t.Fatal(err)
 		}
 		m.Pass(time.Hour)
@@ -97,7 +97,7 @@ func TestRestart(t *testing.T) {
 		for range 2 { // as it is saved and read again
 			by = ours.Open(m.Host(), dir, log)
 			by.Save()
-			got := Load(path, by, log)
+			got := LoadTrials(path, by, log)
 			if early := got.Over(m.Now().Add(c.left - time.Minute)); len(early) > 0 {
 				t.Errorf("%s: it ends early: %v", c.what, got["l"])
 			}
@@ -114,7 +114,7 @@ func TestRestart(t *testing.T) {
 // A trial ends once its time has passed, whatever the clock is set to meanwhile.
 func TestSet(t *testing.T) {
 	now := time.Now()
-	d := Decisions{"l": New(api.EnforceChange{After: 3600}, false, "root", now)}
+	d := Trials{"l": newTrial(api.EnforceChange{After: 3600}, false, "root", now)}
 	for _, ahead := range []time.Duration{25 * time.Hour, -25 * time.Hour, -50 * year} {
 		if len(d.Over(clock.Set(t, now.Add(59*time.Minute), ahead))) > 0 || len(d.Over(clock.Set(t, now.Add(time.Hour), ahead))) != 1 {
 			t.Errorf("%v: %v", ahead, d["l"])

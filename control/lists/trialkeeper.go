@@ -1,55 +1,57 @@
-package trial
+package lists
 
 import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"weir/control/api"
 	"weir/control/clock"
 )
 
-// Retry is how long a trial that is over waits where it could not be ended.
-const Retry = 10 * time.Second
+// trialRetry is how long a trial that is over waits where it could not be ended.
+const trialRetry = 10 * time.Second
 
-// Owner has the lists that decisions are about.
-type Owner interface {
+// TrialOwner has the lists that decisions are about.
+type TrialOwner interface {
 	// Trial returns the trial of a list, and whether there is such a list.
 	Trial(list string) (t *api.Trial, ok bool)
 	// Decide makes the lists follow decisions. When it fails, nothing has changed.
-	Decide(next Decisions) error
+	Decide(next Trials) error
 	// Holds returns why a list whose trial is over stays on trial, or nil.
 	Holds(list string) error
 	// Ended notes that a list is enforced since its trial is over.
 	Ended(list string)
 }
 
-// Keeper has the decisions of commands, has its owner's lists follow them, and keeps them in a
+// TrialKeeper has the decisions of commands, has its owner's lists follow them, and keeps them in a
 // file. It belongs to the owner's loop.
-type Keeper struct {
-	Owner Owner
+type TrialKeeper struct {
+	Owner TrialOwner
 	Path  string // of the file; "": nothing is saved
 	Clock *clock.Clock
 	Log   *slog.Logger
 
-	decided Decisions
+	decided Trials
 	retry   time.Time        // when a trial that is over is tried again
 	held    map[string]error // of the last attempt, as failed
 	failed  error
 }
 
 // Decided returns the decisions.
-func (k *Keeper) Decided() Decisions { return k.decided }
+func (k *TrialKeeper) Decided() Trials { return k.decided }
 
 // Load reads the file of a new keeper. The lists are to follow its decisions. A trial whose time has
-// come meanwhile is ended by the first [Keeper.End].
-func (k *Keeper) Load() { k.decided = Load(k.Path, k.Clock, k.Log) }
+// come meanwhile is ended by the first [TrialKeeper.End].
+func (k *TrialKeeper) Load() { k.decided = LoadTrials(k.Path, k.Clock, k.Log) }
 
 // Save writes the file.
-func (k *Keeper) Save() error { return k.save(k.decided) }
+func (k *TrialKeeper) Save() error { return k.save(k.decided) }
 
-func (k *Keeper) save(d Decisions) error {
+func (k *TrialKeeper) save(d Trials) error {
 	if k.Path == "" {
 		return nil
 	}
@@ -57,7 +59,7 @@ func (k *Keeper) save(d Decisions) error {
 }
 
 // decide has the lists follow other decisions. When it fails, nothing has changed.
-func (k *Keeper) decide(next Decisions) error {
+func (k *TrialKeeper) decide(next Trials) error {
 	before := k.decided
 	k.decided = next
 	err := k.Owner.Decide(next)
@@ -68,7 +70,7 @@ func (k *Keeper) decide(next Decisions) error {
 }
 
 // Set carries out a decision about a list: first durably, then in the lists.
-func (k *Keeper) Set(list string, t api.Trial) error {
+func (k *TrialKeeper) Set(list string, t api.Trial) error {
 	before, next := k.decided, k.decided.With(list, t)
 	if err := k.save(next); err != nil {
 		return fmt.Errorf("list %s stays as it was, since a restart would forget the change: %w", list, err)
@@ -81,10 +83,10 @@ func (k *Keeper) Set(list string, t api.Trial) error {
 
 // Command carries out a command about a list that is given now. may returns why the list must not be
 // enforced, unless that is forced.
-func (k *Keeper) Command(list string, c api.EnforceChange, by string, may func() error) (api.Enforced, error) {
+func (k *TrialKeeper) Command(list string, c api.EnforceChange, by string, may func() error) (api.Enforced, error) {
 	before, _ := k.Owner.Trial(list)
-	next := New(c, before == nil || !before.Configured, by, time.Now())
-	if !Changes(before, next) {
+	next := newTrial(c, before == nil || !before.Configured, by, time.Now())
+	if !changesTrial(before, next) {
 		return api.Enforced{List: list, Trial: before}, nil
 	}
 	if next.Enforced && before != nil && !before.Enforced && !c.Force {
@@ -101,16 +103,23 @@ func (k *Keeper) Command(list string, c api.EnforceChange, by string, may func()
 
 // Follow forgets the decisions about lists whose configuration has changed, or which are gone, and
 // returns a line for each.
-func (k *Keeper) Follow() []string {
-	next, lines := k.decided.Follow(func(name string) int {
-		switch t, ok := k.Owner.Trial(name); {
-		case !ok:
-			return Gone
-		case Commanded(t):
-			return Counts
+func (k *TrialKeeper) Follow() []string {
+	next := maps.Clone(k.decided)
+	var lines []string
+	for _, name := range slices.Sorted(maps.Keys(k.decided)) {
+		why := "the configuration has changed"
+		if t, ok := k.Owner.Trial(name); !ok {
+			why = "the list is gone"
+		} else if CommandedTrial(t) {
+			continue
 		}
-		return Changed
-	})
+		d, was := k.decided[name], "enforce --off"
+		if d.Enforced {
+			was = "enforce"
+		}
+		lines = append(lines, fmt.Sprintf("list %s: `%s` of %s no longer counts: %s", name, was, d.Since.Local().Format(time.DateTime), why))
+		delete(next, name)
+	}
 	if len(lines) == 0 {
 		return nil
 	}
@@ -127,13 +136,13 @@ func (k *Keeper) Follow() []string {
 	return lines
 }
 
-// Commanded reports whether a command decides about a list, whose trial may be nil.
-func Commanded(t *api.Trial) bool { return t != nil && t.Since != nil }
+// CommandedTrial reports whether a command decides about a list, whose trial may be nil.
+func CommandedTrial(t *api.Trial) bool { return t != nil && t.Since != nil }
 
 // End enforces the lists whose trial is over by a time. It returns why others stay on trial, by
-// list, and an error where none could be enforced; both are tried again after [Retry], and are the
+// list, and an error where none could be enforced; both are tried again after [trialRetry], and are the
 // last ones until then.
-func (k *Keeper) End(now time.Time) (held map[string]error, err error) {
+func (k *TrialKeeper) End(now time.Time) (held map[string]error, err error) {
 	over := k.decided.Over(now)
 	switch {
 	case len(over) == 0:
@@ -145,14 +154,14 @@ func (k *Keeper) End(now time.Time) (held map[string]error, err error) {
 	var ended []string
 	held = make(map[string]error)
 	for _, name := range over {
-		if t, ok := k.Owner.Trial(name); !ok || !Commanded(t) {
+		if t, ok := k.Owner.Trial(name); !ok || !CommandedTrial(t) {
 			continue
 		}
 		if err := k.Owner.Holds(name); err != nil {
 			held[name] = err
 			continue
 		}
-		next = next.With(name, Ended(k.decided[name]))
+		next = next.With(name, endedTrial(k.decided[name]))
 		ended = append(ended, name)
 	}
 	if len(ended) > 0 {
@@ -160,7 +169,7 @@ func (k *Keeper) End(now time.Time) (held map[string]error, err error) {
 			k.Log.Error("trials are over, and a restart would have to end them again: " + err.Error())
 		}
 		if err = k.decide(next); err != nil {
-			err = fmt.Errorf("a trial is over, but its list could not be enforced, retrying in %v: %w", Retry, err)
+			err = fmt.Errorf("a trial is over, but its list could not be enforced, retrying in %v: %w", trialRetry, err)
 			ended = nil
 		}
 	}
@@ -168,7 +177,7 @@ func (k *Keeper) End(now time.Time) (held map[string]error, err error) {
 		k.Owner.Ended(name)
 	}
 	if err != nil || len(held) > 0 {
-		k.retry = now.Add(Retry)
+		k.retry = now.Add(trialRetry)
 	}
 	k.held, k.failed = held, err
 	return held, err

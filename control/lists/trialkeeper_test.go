@@ -1,4 +1,4 @@
-package trial
+package lists
 
 import (
 	"encoding/json"
@@ -14,19 +14,19 @@ import (
 	"weir/control/api"
 )
 
-// owner has lists that the configuration enforces.
-type owner struct {
+// trialOwner has lists that the configuration enforces.
+type trialOwner struct {
 	lists   map[string]*api.Trial
 	fails   error            // of Decide
 	holds   map[string]error // of Holds
 	asked   int              // for Holds
 	ended   []string
-	follows Decisions
+	follows Trials
 }
 
-func (o *owner) Trial(list string) (*api.Trial, bool) { t, ok := o.lists[list]; return t, ok }
+func (o *trialOwner) Trial(list string) (*api.Trial, bool) { t, ok := o.lists[list]; return t, ok }
 
-func (o *owner) Decide(next Decisions) error {
+func (o *trialOwner) Decide(next Trials) error {
 	if o.fails != nil {
 		return o.fails
 	}
@@ -37,15 +37,15 @@ func (o *owner) Decide(next Decisions) error {
 	return nil
 }
 
-func (o *owner) Holds(list string) error { o.asked++; return o.holds[list] }
-func (o *owner) Ended(list string)       { o.ended = append(o.ended, list) }
+func (o *trialOwner) Holds(list string) error { o.asked++; return o.holds[list] }
+func (o *trialOwner) Ended(list string)       { o.ended = append(o.ended, list) }
 
-// keep returns a keeper of lists a, b and c, and what reads its file.
-func keep(t *testing.T) (*Keeper, *owner, func() saved) {
+// keepTrials returns a keeper of lists a, b and c, and what reads its file.
+func keepTrials(t *testing.T) (*TrialKeeper, *trialOwner, func() savedTrials) {
 	t.Helper()
-	o := &owner{lists: map[string]*api.Trial{"a": nil, "b": nil, "c": nil}, holds: make(map[string]error)}
-	k := &Keeper{Owner: o, Path: filepath.Join(t.TempDir(), File), Log: slog.New(slog.DiscardHandler)}
-	return k, o, func() (s saved) {
+	o := &trialOwner{lists: map[string]*api.Trial{"a": nil, "b": nil, "c": nil}, holds: make(map[string]error)}
+	k := &TrialKeeper{Owner: o, Path: filepath.Join(t.TempDir(), TrialFile), Log: slog.New(slog.DiscardHandler)}
+	return k, o, func() (s savedTrials) {
 		t.Helper()
 		text, err := os.ReadFile(k.Path)
 		if err == nil {
@@ -60,18 +60,18 @@ func keep(t *testing.T) (*Keeper, *owner, func() saved) {
 
 // offFor is a decision to put a list on trial for a time.
 func offFor(d time.Duration) api.Trial {
-	return New(api.EnforceChange{Off: true, After: d.Seconds()}, true, "root", time.Now())
+	return newTrial(api.EnforceChange{Off: true, After: d.Seconds()}, true, "root", time.Now())
 }
 
 // noRoom makes each Save of a keeper fail.
-func noRoom(t *testing.T, k *Keeper) {
+func noRoom(t *testing.T, k *TrialKeeper) {
 	t.Helper()
-	k.Path = filepath.Join(filepath.Dir(k.Path), "none", File)
+	k.Path = filepath.Join(filepath.Dir(k.Path), "none", TrialFile)
 }
 
 // A decision that cannot be saved, or that lists cannot follow, changes nothing.
 func TestDecisionFails(t *testing.T) {
-	k, o, read := keep(t)
+	k, o, read := keepTrials(t)
 	if err := k.Set("a", offFor(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestDecisionFails(t *testing.T) {
 // A trial that is over ends, also where that cannot be saved, but not what its owner holds. What
 // fails is tried again.
 func TestEnd(t *testing.T) {
-	k, o, read := keep(t)
+	k, o, read := keepTrials(t)
 	for _, list := range []string{"a", "b", "c"} {
 		if err := k.Set(list, offFor(time.Minute)); err != nil {
 			t.Fatal(err)
@@ -125,12 +125,12 @@ func TestEnd(t *testing.T) {
 	failed := o.fails
 	o.fails = nil
 	want("too early", time.Minute+2*time.Second, held, failed)
-	want("again", time.Minute+2*Retry, held, nil, "a")
+	want("again", time.Minute+2*trialRetry, held, nil, "a")
 	asked := o.asked
-	if want("held, too early", time.Minute+2*Retry+Retry/2, held, nil, "a"); o.asked != asked {
+	if want("held, too early", time.Minute+2*trialRetry+trialRetry/2, held, nil, "a"); o.asked != asked {
 		t.Error("a trial that is held is tried again at once")
 	}
-	if want("held, in time", time.Minute+3*Retry, held, nil, "a"); o.asked != asked+1 {
+	if want("held, in time", time.Minute+3*trialRetry, held, nil, "a"); o.asked != asked+1 {
 		t.Errorf("a trial that is held is tried %d times, want one", o.asked-asked)
 	}
 	if s := read(); s.Lists["b"].EnforcedAt == nil || s.Lists["a"].EnforcedAt != nil {
@@ -138,12 +138,12 @@ func TestEnd(t *testing.T) {
 	}
 	delete(o.holds, "b")
 	noRoom(t, k)
-	want("without room", time.Minute+4*Retry, nil, nil, "a", "b")
+	want("without room", time.Minute+4*trialRetry, nil, nil, "a", "b")
 }
 
-// Decisions about lists that are gone, or of another configuration, are forgotten.
+// Trials about lists that are gone, or of another configuration, are forgotten.
 func TestFollow(t *testing.T) {
-	k, o, read := keep(t)
+	k, o, read := keepTrials(t)
 	for _, list := range []string{"a", "b", "c"} {
 		if err := k.Set(list, offFor(time.Hour)); err != nil {
 			t.Fatal(err)
@@ -155,7 +155,7 @@ func TestFollow(t *testing.T) {
 	if len(lines) != 2 || !strings.Contains(lines[0], "list a: ") || !strings.Contains(lines[1], "list b: ") {
 		t.Errorf("%q", lines)
 	}
-	for what, d := range map[string]Decisions{"decided": k.Decided(), "saved": read().Lists, "followed": o.follows} {
+	for what, d := range map[string]Trials{"decided": k.Decided(), "saved": read().Lists, "followed": o.follows} {
 		if len(d) != 1 || d["c"].Since == nil {
 			t.Errorf("%s: %v", what, maps.Clone(d))
 		}
@@ -163,7 +163,7 @@ func TestFollow(t *testing.T) {
 	if lines := k.Follow(); lines != nil {
 		t.Errorf("again: %q", lines)
 	}
-	next := &Keeper{Owner: o, Path: k.Path, Log: k.Log}
+	next := &TrialKeeper{Owner: o, Path: k.Path, Log: k.Log}
 	if next.Load(); len(next.Decided()) != 1 {
 		t.Errorf("after a restart: %v", next.Decided())
 	}
@@ -171,7 +171,7 @@ func TestFollow(t *testing.T) {
 
 // A command changes a list unless it is as it says, or must not be enforced.
 func TestCommand(t *testing.T) {
-	k, o, _ := keep(t)
+	k, o, _ := keepTrials(t)
 	partners := errors.New("hosts have conversed with what it drops")
 	asked := 0
 	may := func() error { asked++; return partners }
