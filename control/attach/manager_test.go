@@ -23,8 +23,8 @@ import (
 	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/list/listfile"
+	"weir/control/stage/connections"
 	"weir/control/stage/loop"
-	"weir/control/stage/replies"
 	"weir/control/stage/tracker"
 	"weir/filter/hash"
 	"weir/filter/icarus"
@@ -71,13 +71,13 @@ func options(t *testing.T, log *bytes.Buffer, ends ...lab.End) (Config, []Target
 // buildShared builds an engine of one list whose programs share connections, and its metadata.
 func buildShared(t *testing.T, c Config) (*engine.Generation, Metadata) {
 	t.Helper()
-	connections, err := c.Pins.OpenShared(replies.Maps(1024))
+	known, err := c.Pins.OpenShared(connections.Maps(1024))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { connections.Close() })
-	g, d := buildKernel(t, "10.0.0.1\n", engine.Config{Shared: connections}, 1)
-	d.Replies = &replies.About{}
+	t.Cleanup(func() { known.Close() })
+	g, d := buildKernel(t, "10.0.0.1\n", engine.Config{Shared: known}, 1)
+	d.Replies = &connections.RepliesAbout{}
 	return g, d
 }
 

@@ -18,12 +18,12 @@ import (
 	"weir/control/feed"
 	"weir/control/geo"
 	"weir/control/notify"
+	"weir/control/stage/connections"
 	"weir/control/stage/digest"
 	"weir/control/stage/first"
 	"weir/control/stage/loop"
 	"weir/control/stage/multicast"
 	"weir/control/stage/police"
-	"weir/control/stage/replies"
 	"weir/control/stage/tracker"
 	"weir/filter/icarus"
 	"weir/filter/key"
@@ -272,7 +272,7 @@ func TestExample(t *testing.T) {
 	if !reflect.DeepEqual(c.FirstSeen, fresh) || fresh.Key == "" {
 		t.Errorf("first_seen %+v, the defaults are %+v", c.FirstSeen, fresh)
 	}
-	passing := element(reflect.TypeFor[replies.Spec]()).Interface().(replies.Spec)
+	passing := element(reflect.TypeFor[connections.RepliesSpec]()).Interface().(connections.RepliesSpec)
 	passing.Inside = c.Replies.Inside
 	if !reflect.DeepEqual(c.Replies, passing) || !c.Replies.On() {
 		t.Errorf("replies %+v, the defaults are %+v", c.Replies, passing)

@@ -13,7 +13,7 @@ import (
 	"weir/control/plan"
 	"weir/control/quantity"
 	"weir/control/stage"
-	"weir/control/stage/collateral"
+	"weir/control/stage/connections"
 	"weir/control/stage/digest"
 	"weir/control/stage/first"
 	"weir/control/stage/inner"
@@ -21,7 +21,6 @@ import (
 	"weir/control/stage/multicast"
 	"weir/control/stage/police"
 	"weir/control/stage/reject"
-	"weir/control/stage/replies"
 	"weir/control/stage/tracker"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -39,11 +38,11 @@ type Sections struct {
 
 	// What becomes of replies to connections that this host opens: pass or drop (the
 	// default), or a mapping.
-	Replies replies.Spec `yaml:"replies,omitempty"`
+	Replies connections.RepliesSpec `yaml:"replies,omitempty"`
 
 	// Records which of the addresses that lists match this host converses with: a number of
 	// addresses, or a mapping. Default: none.
-	Collateral collateral.Spec `yaml:"collateral,omitempty"`
+	Collateral connections.CollateralSpec `yaml:"collateral,omitempty"`
 
 	// Flows that were not seen lately: how many there are, and events of them within a
 	// budget, the important ones first. A key of flows alone, or a mapping.
@@ -87,7 +86,7 @@ func (s *Sections) all() []section {
 	return []section{
 		{"loop", &s.Loop},
 		{"inner", &s.Inner},
-		{"replies", replies.NewMemory(s.Replies, s.Collateral.On())},
+		{"replies", connections.NewMemory(s.Replies, s.Collateral.On())},
 		{"collateral", &s.Collateral},
 		{"first_seen", &s.FirstSeen},
 		{"digest", &s.Digest},
@@ -169,17 +168,17 @@ func (s *Sections) Shared() map[string]int {
 func (s *Sections) DescribeStages(to *api.Status) { to.FirstSeen = s.FirstSeen.On() }
 
 // Conversations are the record of conversations, and the memory of all connections.
-type Conversations = collateral.Conversations
+type Conversations = connections.Conversations
 
 // Connection is a connection that programs remember.
-type Connection = collateral.Connection
+type Connection = connections.Remembered
 
 // Conversations opens the conversations of a generation's programs, nil where there is no record.
 func (s *Sections) Conversations(g *loader.Generation) *Conversations {
 	if !s.Collateral.On() {
 		return nil
 	}
-	return s.Collateral.Conversations(replies.NewMemory(s.Replies, true).Open(g), s.Replies.On(), g)
+	return s.Collateral.Conversations(connections.NewMemory(s.Replies, true).Open(g), s.Replies.On(), g)
 }
 
 // AtInterface are the keys that stages have at an interface in weir.yaml.
@@ -313,11 +312,11 @@ func (t *Table) General(at netif.Target) (why []string) {
 
 // About describes the stages of a program, beside it in the kernel.
 type About struct {
-	Loop       *loop.About       `json:"loop,omitempty"`       // nil: loops are not looked for
-	Inner      inner.About       `json:"inner,omitempty"`      // headers in tunnels are matched
-	Replies    *replies.About    `json:"replies,omitempty"`    // nil: they are matched like other packets
-	Collateral *collateral.About `json:"collateral,omitempty"` // nil: it is not recorded
-	Police     *police.About     `json:"police,omitempty"`     // nil: the interface is not policed
+	Loop       *loop.About                  `json:"loop,omitempty"`       // nil: loops are not looked for
+	Inner      inner.About                  `json:"inner,omitempty"`      // headers in tunnels are matched
+	Replies    *connections.RepliesAbout    `json:"replies,omitempty"`    // nil: they are matched like other packets
+	Collateral *connections.CollateralAbout `json:"collateral,omitempty"` // nil: it is not recorded
+	Police     *police.About                `json:"police,omitempty"`     // nil: the interface is not policed
 
 	FirstSeen *first.About `json:"first_seen,omitempty"` // nil: new flows are not looked for
 }

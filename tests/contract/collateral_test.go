@@ -13,8 +13,7 @@ import (
 	"weir/bpf"
 	"weir/control/engine"
 	"weir/control/replay"
-	"weir/control/stage/collateral"
-	"weir/control/stage/replies"
+	"weir/control/stage/connections"
 	"weir/filter/conntrack"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -26,10 +25,10 @@ import (
 
 // newRecord returns what programs need that record conversations, with room for a number of
 // connections and of addresses, and the twins of both.
-func newRecord(t testing.TB, connections, sources int, drop bool) (*loader.Shared, *conntrack.Replies, *conntrack.Collateral, []engine.Part) {
+func newRecord(t testing.TB, room, sources int, drop bool) (*loader.Shared, *conntrack.Replies, *conntrack.Collateral, []engine.Part) {
 	t.Helper()
-	entries := replies.Maps(connections)
-	maps.Copy(entries, collateral.Maps(sources))
+	entries := connections.Maps(room)
+	maps.Copy(entries, connections.CollateralMaps(sources))
 	s, err := loader.NewShared(entries)
 	if err != nil {
 		t.Fatal(err)
@@ -39,18 +38,18 @@ func newRecord(t testing.TB, connections, sources int, drop bool) (*loader.Share
 		Opening: time.Hour, Established: 3 * time.Hour, UDP: 2 * time.Hour, Ephemeral: 32768, Now: loader.Monotonic, Drop: drop,
 		Open: make(map[conntrack.Connection]conntrack.ConnectionState),
 	}
-	measured := collateral.NewTwin()
-	return s, known, measured, []engine.Part{&replies.Part{Replies: known}, &collateral.Part{Collateral: measured}}
+	measured := connections.NewCollateralTwin()
+	return s, known, measured, []engine.Part{&connections.RepliesPart{Replies: known}, &connections.CollateralPart{Collateral: measured}}
 }
 
 // sameStates compares the connections in a map with those that the reference has.
 func sameStates(s *loader.Shared, want map[conntrack.Connection]conntrack.ConnectionState, names ...string) error {
-	left := make(map[replies.Connection]conntrack.ConnectionState)
+	left := make(map[connections.Connection]conntrack.ConnectionState)
 	for c, s := range want {
 		left[connectionIn(c)] = s
 	}
-	var c replies.Connection
-	var got replies.State
+	var c connections.Connection
+	var got connections.State
 	for _, name := range names {
 		if err := s.Each(name, &c, &got, func() error {
 			w, ok := left[c]
@@ -72,7 +71,7 @@ func sameStates(s *loader.Shared, want map[conntrack.Connection]conntrack.Connec
 
 // sameRecord compares what both sides have recorded.
 func sameRecord(s *loader.Shared, want map[conntrack.Partner]conntrack.Conversation) error {
-	record := collateral.Record{Shared: s}
+	record := connections.Record{Shared: s}
 	all, err := record.Partners()
 	if err != nil {
 		return err
@@ -207,7 +206,7 @@ func TestCollateral(t *testing.T) {
 							s.Until = max(1, loader.Monotonic()+time.Duration(r.pick(-2, 1, 2, -6))*time.Hour/2)
 						}
 						all[c2] = s
-						k, v := connectionIn(c2), replies.State{Until: uint64(s.Until), Closing: flagOf(s.Closing), Answered: flagOf(s.Answered), Expected: s.Expected}
+						k, v := connectionIn(c2), connections.State{Until: uint64(s.Until), Closing: flagOf(s.Closing), Answered: flagOf(s.Answered), Expected: s.Expected}
 						if err := c.Shared.Put(at, &k, &v, ebpf.UpdateAny); err != nil {
 							t.Fatal(err)
 						}

@@ -20,10 +20,10 @@ import (
 	"weir/control/observe/events"
 	"weir/control/observe/traffic"
 	"weir/control/replay"
+	"weir/control/stage/connections"
 	"weir/control/stage/first"
 	"weir/control/stage/loop"
 	"weir/control/stage/police"
-	"weir/control/stage/replies"
 	"weir/control/stage/tracker"
 	"weir/filter/conntrack"
 	"weir/filter/icarus"
@@ -136,12 +136,12 @@ func (r random) records(t testing.TB, i int) (all []*records) {
 	}
 	var fromOutside []key.Tuple
 	if s.replies {
-		known, err := replies.NewConnections(1 << 14)
+		known, err := connections.NewKnown(1 << 14)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { known.Close() })
-		c.Shared, c.Parts = known.Shared, append(c.Parts, &replies.Part{Replies: twin})
+		c.Shared, c.Parts = known.Shared, append(c.Parts, &connections.RepliesPart{Replies: twin})
 		for len(fromOutside) < 100 {
 			f := r.tuple()
 			if f.Proto != 6 && f.Proto != 17 || !f.HasPorts {
@@ -150,7 +150,7 @@ func (r random) records(t testing.TB, i int) (all []*records) {
 			fromOutside = append(fromOutside, f)
 			to := conntrack.Connection{Local: netip.AddrPortFrom(f.Dst, f.DstPort), Remote: netip.AddrPortFrom(f.Src, f.SrcPort), Proto: f.Proto}
 			state := conntrack.ConnectionState{Until: loader.Monotonic() + time.Hour}
-			if err := known.Put(connectionIn(to), replies.State{Until: uint64(state.Until)}); err != nil {
+			if err := known.Put(connectionIn(to), connections.State{Until: uint64(state.Until)}); err != nil {
 				t.Fatal(err)
 			}
 			twin.Open[to] = state

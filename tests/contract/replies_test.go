@@ -10,7 +10,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/replay"
-	"weir/control/stage/replies"
+	"weir/control/stage/connections"
 	"weir/filter/blocked"
 	"weir/filter/conntrack"
 	"weir/filter/key"
@@ -21,7 +21,7 @@ import (
 )
 
 // connectionIn returns a connection as the program has it.
-func connectionIn(c conntrack.Connection) replies.Connection {
+func connectionIn(c conntrack.Connection) connections.Connection {
 	words := func(a netip.Addr) (w [4]uint32) {
 		var b [16]byte
 		copy(b[:], a.AsSlice())
@@ -32,20 +32,20 @@ func connectionIn(c conntrack.Connection) replies.Connection {
 	}
 	ports := binary.BigEndian.AppendUint16(nil, c.Local.Port())
 	ports = binary.BigEndian.AppendUint16(ports, c.Remote.Port())
-	return replies.Connection{
+	return connections.Connection{
 		Local: words(c.Local.Addr()), Remote: words(c.Remote.Addr()),
-		Ports: binary.NativeEndian.Uint32(ports), Proto: uint32(c.Proto), Scope: replies.Scope(""),
+		Ports: binary.NativeEndian.Uint32(ports), Proto: uint32(c.Proto), Scope: connections.Scope(""),
 	}
 }
 
 // sameConnections compares what both sides remember. The clocks of both are read one after
 // the other.
-func sameConnections(known replies.Connections, want map[conntrack.Connection]conntrack.ConnectionState) error {
-	left := make(map[replies.Connection]conntrack.ConnectionState)
+func sameConnections(known connections.Known, want map[conntrack.Connection]conntrack.ConnectionState) error {
+	left := make(map[connections.Connection]conntrack.ConnectionState)
 	for c, s := range want {
 		left[connectionIn(c)] = s
 	}
-	err := known.All(func(c replies.Connection, s replies.State) error {
+	err := known.All(func(c connections.Connection, s connections.State) error {
 		w, ok := left[c]
 		delete(left, c)
 		if apart := time.Duration(s.Until) - w.Until; !ok || (s.Closing != 0) != w.Closing || apart.Abs() > 10*time.Minute {
@@ -77,7 +77,7 @@ func TestReplies(t *testing.T) {
 		if i >= 4 && len(missing()) == 0 {
 			break
 		}
-		known, err := replies.NewConnections(1 << 14)
+		known, err := connections.NewKnown(1 << 14)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +90,7 @@ func TestReplies(t *testing.T) {
 			Opening: time.Hour, Established: 3 * time.Hour, UDP: 2 * time.Hour, Ephemeral: 32768, Now: loader.Monotonic,
 			Open: make(map[conntrack.Connection]conntrack.ConnectionState),
 		}
-		c.Shared, c.Parts = known.Shared, []engine.Part{&replies.Part{Replies: twin}}
+		c.Shared, c.Parts = known.Shared, []engine.Part{&connections.RepliesPart{Replies: twin}}
 		var lists []engine.List
 		for i := range 3 {
 			entries := r.entries([]int{100, 30, 3}[i])
@@ -147,7 +147,7 @@ func TestReplies(t *testing.T) {
 					}
 					// An hour and three ago, if the host has run for so long.
 					s.Until = max(1, loader.Monotonic()+time.Duration(r.pick(-2, 1, 2, -6))*time.Hour/2)
-					if err := known.Put(connectionIn(c), replies.State{Until: uint64(s.Until), Closing: flagOf(s.Closing)}); err != nil {
+					if err := known.Put(connectionIn(c), connections.State{Until: uint64(s.Until), Closing: flagOf(s.Closing)}); err != nil {
 						t.Fatal(err)
 					}
 					twin.Open[c] = s
@@ -183,12 +183,12 @@ func TestReplies(t *testing.T) {
 func TestRepliesToSpoofedSources(t *testing.T) {
 	lab.Root(t)
 	const room = 1 << 10
-	known, err := replies.NewConnections(room)
+	known, err := connections.NewKnown(room)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer known.Close()
-	c := engine.Config{Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &conntrack.Replies{
+	c := engine.Config{Shared: known.Shared, Parts: []engine.Part{&connections.RepliesPart{Replies: &conntrack.Replies{
 		Opening: time.Hour, Established: time.Hour, UDP: time.Hour, Ephemeral: 32768, Now: loader.Monotonic,
 	}}}}
 	out := tcEntries(t, nil, c, "out")[0]
@@ -207,7 +207,7 @@ func TestRepliesToSpoofedSources(t *testing.T) {
 	ownAddress := connectionIn(conntrack.Connection{Local: netip.AddrPortFrom(host, 0), Remote: netip.AddrPortFrom(own, 0)}).Remote
 	count := func() (all, kept int) {
 		t.Helper()
-		if err := known.All(func(c replies.Connection, _ replies.State) error {
+		if err := known.All(func(c connections.Connection, _ connections.State) error {
 			all++
 			if c.Remote == ownAddress {
 				kept++
@@ -231,7 +231,7 @@ func TestRepliesToSpoofedSources(t *testing.T) {
 		leaves(6, own, 40000+port, 443, 0x02)
 		// As a socket with a remote address sends, which packets of test runs have not.
 		connected := conntrack.Connection{Local: netip.AddrPortFrom(host, 40000+port), Remote: netip.AddrPortFrom(own, 53), Proto: 17}
-		if err := known.Put(connectionIn(connected), replies.State{Until: math.MaxUint64}); err != nil {
+		if err := known.Put(connectionIn(connected), connections.State{Until: math.MaxUint64}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -263,7 +263,7 @@ func flagOf(b bool) uint8 {
 func TestRepliesInBloomFilters(t *testing.T) {
 	lab.Root(t)
 	const known, probes = 1 << 16, 1 << 19
-	exact, err := replies.NewConnections(known)
+	exact, err := connections.NewKnown(known)
 	if err != nil {
 		t.Fatal(err)
 	}

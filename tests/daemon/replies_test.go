@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"weir/control/attach"
-	"weir/control/stage/replies"
+	"weir/control/stage/connections"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/tests/lab"
@@ -233,14 +233,14 @@ func TestReplies(t *testing.T) {
 	}
 	monitor(false)
 	closed("after it could reach the host")
-	maps, err := h.pins.OpenShared(replies.Maps(1 << 16))
+	maps, err := h.pins.OpenShared(connections.Maps(1 << 16))
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := replies.Connections{Shared: maps}
+	known := connections.Known{Shared: maps}
 	defer known.Close()
 	n := 0
-	if err := known.All(func(c replies.Connection, _ replies.State) error { n++; return nil }); err != nil || n != len(open) {
+	if err := known.All(func(c connections.Connection, _ connections.State) error { n++; return nil }); err != nil || n != len(open) {
 		t.Errorf("%d connections are known, want the %d that the host has opened: %v", n, len(open), err)
 	}
 

@@ -13,7 +13,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/list"
-	"weir/control/stage/replies"
+	"weir/control/stage/connections"
 	"weir/filter/conntrack"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -74,7 +74,7 @@ func TestEgressCost(t *testing.T) {
 		e.V4 = append(e.V4, list.V4(10<<24+uint32(i), 32))
 	}
 	lists := []engine.List{{Name: "c2", Direction: engine.Out, Contents: e.Set()}}
-	known, err := replies.NewConnections(1 << 16)
+	known, err := connections.NewKnown(1 << 16)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestEgressCost(t *testing.T) {
 		config engine.Config
 	}{
 		{"egress", engine.Config{Outgoing: true}},
-		{"egress, replies pass", engine.Config{Outgoing: true, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &conntrack.Replies{
+		{"egress, replies pass", engine.Config{Outgoing: true, Shared: known.Shared, Parts: []engine.Part{&connections.RepliesPart{Replies: &conntrack.Replies{
 			Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
 		}}}}},
 	} {

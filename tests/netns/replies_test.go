@@ -17,7 +17,7 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/quantity"
-	"weir/control/stage/replies"
+	"weir/control/stage/connections"
 	"weir/filter/conntrack"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -41,12 +41,12 @@ func TestForwardedOpensNothing(t *testing.T) {
 	}
 	defer listener.Close()
 
-	known, err := replies.NewConnections(1 << 10)
+	known, err := connections.NewKnown(1 << 10)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer known.Close()
-	g := build(t, nil, engine.Config{Outgoing: true, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &conntrack.Replies{
+	g := build(t, nil, engine.Config{Outgoing: true, Shared: known.Shared, Parts: []engine.Part{&connections.RepliesPart{Replies: &conntrack.Replies{
 		Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
 	}}}})
 	to := target(out)
@@ -74,7 +74,7 @@ func TestForwardedOpensNothing(t *testing.T) {
 	}
 	count := func() (scopes []uint64) {
 		t.Helper()
-		if err := known.All(func(c replies.Connection, _ replies.State) error {
+		if err := known.All(func(c connections.Connection, _ connections.State) error {
 			scopes = append(scopes, c.Scope)
 			return nil
 		}); err != nil {
@@ -103,12 +103,12 @@ func TestForwardedOpensNothing(t *testing.T) {
 // may serve a peer from a port that hosts connect from, as WireGuard does at 51820.
 func TestTunnelIsNotConnected(t *testing.T) {
 	l := lab.New(t)
-	known, err := replies.NewConnections(1 << 10)
+	known, err := connections.NewKnown(1 << 10)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer known.Close()
-	g := build(t, nil, engine.Config{Outgoing: true, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &conntrack.Replies{
+	g := build(t, nil, engine.Config{Outgoing: true, Shared: known.Shared, Parts: []engine.Part{&connections.RepliesPart{Replies: &conntrack.Replies{
 		Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
 	}}}})
 	local, remote := l.B.IPv4, l.A.IPv4
@@ -136,7 +136,7 @@ func TestTunnelIsNotConnected(t *testing.T) {
 	// until returns when the connection expires whose ports these are.
 	until := func(ports string) (at uint64) {
 		t.Helper()
-		if err := known.All(func(c replies.Connection, s replies.State) error {
+		if err := known.All(func(c connections.Connection, s connections.State) error {
 			b := binary.NativeEndian.AppendUint32(nil, c.Ports)
 			if ports == fmt.Sprintf("%d>%d", binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])) {
 				at = s.Until
@@ -193,12 +193,12 @@ func TestPortsOfNamespace(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	known, err := replies.NewConnections(1 << 10)
+	known, err := connections.NewKnown(1 << 10)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer known.Close()
-	g := build(t, nil, engine.Config{Outgoing: true, Shared: known.Shared, Parts: []engine.Part{&replies.Part{Replies: &conntrack.Replies{
+	g := build(t, nil, engine.Config{Outgoing: true, Shared: known.Shared, Parts: []engine.Part{&connections.RepliesPart{Replies: &conntrack.Replies{
 		Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
 	}}}})
 	to := target(l.B)
@@ -230,7 +230,7 @@ func TestPortsOfNamespace(t *testing.T) {
 	var ports []uint16
 	wait.For(t, "a connection is known", func() bool { // packets wait until the neighbour has answered
 		ports = nil
-		if err := known.All(func(c replies.Connection, _ replies.State) error {
+		if err := known.All(func(c connections.Connection, _ connections.State) error {
 			ports = append(ports, binary.BigEndian.Uint16(binary.NativeEndian.AppendUint32(nil, c.Ports)))
 			return nil
 		}); err != nil {

@@ -1,5 +1,6 @@
-// Package replies lets replies to the connections of this host pass the block lists.
-package replies
+// Package connections remembers connections: those of this host, whose replies pass the block lists (replies), and
+// those with addresses that lists match (collateral).
+package connections
 
 import (
 	"fmt"
@@ -19,8 +20,8 @@ import (
 	"weir/loader/netif"
 )
 
-// Spec says what becomes of replies to connections that this host opens.
-type Spec struct {
+// RepliesSpec says what becomes of replies to connections that this host opens.
+type RepliesSpec struct {
 	// pass: they pass all block lists, and egress is true for all interfaces, since
 	// connections are remembered as they leave. drop: they are matched like other packets.
 	Action verdict.Action `yaml:"action,required,short"`
@@ -49,16 +50,16 @@ const opening = 2 * time.Minute
 
 // SetDefaults sets the defaults. Those of TCP are above the two hours after which Linux
 // probes connections that are idle.
-func (s *Spec) SetDefaults() {
+func (s *RepliesSpec) SetDefaults() {
 	s.Connections = 1 << 16
 	s.TCPTimeout, s.UDPTimeout = quantity.Duration(3*time.Hour), quantity.Duration(time.Minute)
 }
 
 // On reports whether replies pass.
-func (s *Spec) On() bool { return s.Connections > 0 && s.Action == verdict.Pass }
+func (s *RepliesSpec) On() bool { return s.Connections > 0 && s.Action == verdict.Pass }
 
 // Check returns what is wrong with the section.
-func (s *Spec) Check() (errs quantity.FieldErrors) {
+func (s *RepliesSpec) Check() (errs quantity.FieldErrors) {
 	if s.Connections == 0 {
 		return nil
 	}
@@ -73,14 +74,14 @@ func (s *Spec) Check() (errs quantity.FieldErrors) {
 }
 
 // Outgoing reports that connections are remembered as they leave.
-func (s *Spec) Outgoing() bool { return s.On() }
+func (s *RepliesSpec) Outgoing() bool { return s.On() }
 
 // Shared returns the maps of the connections.
-func (s *Spec) Shared() map[string]int { return Maps(int(s.Connections)) }
+func (s *RepliesSpec) Shared() map[string]int { return Maps(int(s.Connections)) }
 
 // Part returns the share of programs.
-func (s *Spec) Part() (engine.Part, error) {
-	return &Part{
+func (s *RepliesSpec) Part() (engine.Part, error) {
+	return &RepliesPart{
 		Replies: &conntrack.Replies{
 			Drop:    !s.On(),
 			Opening: min(opening, time.Duration(s.TCPTimeout)), Established: time.Duration(s.TCPTimeout), UDP: time.Duration(s.UDPTimeout),
@@ -92,12 +93,12 @@ func (s *Spec) Part() (engine.Part, error) {
 
 // Memory is the stage where another one may ask for what it remembers, too.
 type Memory struct {
-	Spec
+	RepliesSpec
 	asked bool
 }
 
 // NewMemory returns the stage. asked: connections are remembered even if replies do not pass.
-func NewMemory(s Spec, asked bool) *Memory {
+func NewMemory(s RepliesSpec, asked bool) *Memory {
 	if asked && s.Connections == 0 {
 		s.SetDefaults()
 		s.Action = verdict.Drop
@@ -106,14 +107,14 @@ func NewMemory(s Spec, asked bool) *Memory {
 }
 
 // On reports whether connections are remembered.
-func (m *Memory) On() bool { return m.asked || m.Spec.On() }
+func (m *Memory) On() bool { return m.asked || m.RepliesSpec.On() }
 
 // Open opens the connections that a generation's programs remember. They must be closed.
 func (m *Memory) Open(g *loader.Generation) *Opened {
-	o := &Opened{spec: m.Spec}
+	o := &Opened{spec: m.RepliesSpec}
 	if m.On() {
 		if shared := g.Shared(m.Shared()); shared != nil {
-			o.connections = &Connections{shared}
+			o.connections = &Known{shared}
 		}
 	}
 	return o
@@ -132,8 +133,8 @@ func Maps(connections int) map[string]int {
 	}
 }
 
-// Part is the share of programs.
-type Part struct {
+// RepliesPart is the share of programs.
+type RepliesPart struct {
 	engine.BasePart
 	*conntrack.Replies
 	Inside []string // interfaces behind which hosts are whose connections count as this host's
@@ -141,7 +142,7 @@ type Part struct {
 
 // Constants returns those of the program of an interface. It knows the connections of its
 // network namespace only, and the ports that are connected from there.
-func (p *Part) Constants(t netif.Target, _ loader.Seed) map[string]any {
+func (p *RepliesPart) Constants(t netif.Target, _ loader.Seed) map[string]any {
 	c := bpf.WeirReplyConfig{
 		On: 1, Pass: loader.Flag(!p.Drop), Scope: Scope(t.Netns), Ephemeral: uint32(p.Ephemeral),
 		Opening: uint64(p.Opening), Established: uint64(p.Established), Udp: uint64(p.UDP),
@@ -155,7 +156,7 @@ func (p *Part) Constants(t netif.Target, _ loader.Seed) map[string]any {
 }
 
 // Devices returns the interfaces inside, for the programs of outgoing packets.
-func (p *Part) Devices(t netif.Target) map[string]loader.Devices {
+func (p *RepliesPart) Devices(t netif.Target) map[string]loader.Devices {
 	var inside loader.Devices
 	if t.Out {
 		inside.Names = p.Inside
@@ -164,7 +165,7 @@ func (p *Part) Devices(t netif.Target) map[string]loader.Devices {
 }
 
 // Twin makes the twin of programs let replies pass.
-func (p *Part) Twin(v *verdict.Program) { v.Replies = p.Replies }
+func (p *RepliesPart) Twin(v *verdict.Program) { v.Replies = p.Replies }
 
 // Scope identifies the connections of a network namespace.
 func Scope(netns string) uint64 {
@@ -173,21 +174,21 @@ func Scope(netns string) uint64 {
 	return h.Sum64()
 }
 
-// About describes the connections of this host whose replies pass the block lists.
-type About struct {
+// RepliesAbout describes the connections of this host whose replies pass the block lists.
+type RepliesAbout struct {
 	Connections int `json:"connections"` // of all interfaces, that are remembered at most
 }
 
 // About returns what is said of the programs, nil where no replies pass.
-func (s *Spec) About() *About {
+func (s *RepliesSpec) About() *RepliesAbout {
 	if !s.On() {
 		return nil
 	}
-	return &About{int(s.Connections)}
+	return &RepliesAbout{int(s.Connections)}
 }
 
 // Rows describes what becomes of packets of a direction.
-func (a *About) Rows(out bool) []stage.Row {
+func (a *RepliesAbout) Rows(out bool) []stage.Row {
 	if a == nil || out {
 		return nil
 	}

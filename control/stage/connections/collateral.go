@@ -1,5 +1,4 @@
-// Package collateral records which of the addresses that lists match this host converses with.
-package collateral
+package connections
 
 import (
 	"fmt"
@@ -17,8 +16,8 @@ import (
 	"weir/loader/netif"
 )
 
-// Spec has the addresses recorded that lists match and with which this host converses.
-type Spec struct {
+// CollateralSpec has the addresses recorded that lists match and with which this host converses.
+type CollateralSpec struct {
 	// The number of addresses that are recorded, in 112 bytes each, and of connections that
 	// others open, in 128 bytes each. Beyond that, those that were used least recently are
 	// forgotten. egress is true for all interfaces, since connections are remembered as they
@@ -27,61 +26,63 @@ type Spec struct {
 }
 
 // On reports whether addresses are recorded.
-func (s *Spec) On() bool { return s.Sources > 0 }
+func (s *CollateralSpec) On() bool { return s.Sources > 0 }
 
 // Check returns what is wrong with the section.
-func (s *Spec) Check() quantity.FieldErrors { return nil }
+func (s *CollateralSpec) Check() quantity.FieldErrors { return nil }
 
 // Outgoing reports that connections are remembered as they leave.
-func (s *Spec) Outgoing() bool { return s.On() }
+func (s *CollateralSpec) Outgoing() bool { return s.On() }
 
 // Shared returns the maps of the record.
-func (s *Spec) Shared() map[string]int { return Maps(int(s.Sources)) }
+func (s *CollateralSpec) Shared() map[string]int { return CollateralMaps(int(s.Sources)) }
 
 // Part returns the share of programs.
-func (s *Spec) Part() (engine.Part, error) { return &Part{Collateral: NewTwin()}, nil }
+func (s *CollateralSpec) Part() (engine.Part, error) {
+	return &CollateralPart{Collateral: NewCollateralTwin()}, nil
+}
 
-// Maps returns the maps of a record of a number of addresses.
-func Maps(sources int) map[string]int {
+// CollateralMaps returns the maps of a record of a number of addresses.
+func CollateralMaps(sources int) map[string]int {
 	return map[string]int{bpf.WeirMapPartners: sources, bpf.WeirMapAccepted: sources}
 }
 
-// Part is the share of programs. They need the share of replies, too, which remembers connections.
-type Part struct {
+// CollateralPart is the share of programs. They need the share of replies, too, which remembers connections.
+type CollateralPart struct {
 	engine.BasePart
 	*conntrack.Collateral
 }
 
-// NewTwin returns what the twin of programs records in.
-func NewTwin() *conntrack.Collateral {
+// NewCollateralTwin returns what the twin of programs records in.
+func NewCollateralTwin() *conntrack.Collateral {
 	return &conntrack.Collateral{
 		Accepted: make(map[conntrack.Connection]conntrack.ConnectionState), Partners: make(map[conntrack.Partner]conntrack.Conversation),
 	}
 }
 
 // Constants returns those of a program.
-func (p *Part) Constants(netif.Target, loader.Seed) map[string]any {
+func (p *CollateralPart) Constants(netif.Target, loader.Seed) map[string]any {
 	return map[string]any{bpf.WeirVarCollateral: uint8(1)}
 }
 
 // Twin makes the twin of programs record conversations.
-func (p *Part) Twin(v *verdict.Program) { v.Collateral = p.Collateral }
+func (p *CollateralPart) Twin(v *verdict.Program) { v.Collateral = p.Collateral }
 
-// About describes the record of conversations.
-type About struct {
+// CollateralAbout describes the record of conversations.
+type CollateralAbout struct {
 	Sources int `json:"sources"` // addresses of all interfaces, that are recorded at most
 }
 
 // About returns what is said of the programs, nil where nothing is recorded.
-func (s *Spec) About() *About {
+func (s *CollateralSpec) About() *CollateralAbout {
 	if !s.On() {
 		return nil
 	}
-	return &About{int(s.Sources)}
+	return &CollateralAbout{int(s.Sources)}
 }
 
 // Rows describes what becomes of packets of a direction.
-func (a *About) Rows(out bool) []stage.Row {
+func (a *CollateralAbout) Rows(out bool) []stage.Row {
 	if a == nil || out {
 		return nil
 	}
@@ -94,7 +95,7 @@ type Record struct{ *loader.Shared }
 
 // Open returns the record of a generation's programs, nil where there is none. It must be
 // closed.
-func (s *Spec) Open(g *loader.Generation) *Record {
+func (s *CollateralSpec) Open(g *loader.Generation) *Record {
 	if !s.On() {
 		return nil
 	}
@@ -107,9 +108,9 @@ func (s *Spec) Open(g *loader.Generation) *Record {
 
 // Accepted calls fn with each connection that others have opened and this host has answered,
 // expired ones included, until it fails.
-func (r *Record) Accepted(fn func(bpf.WeirConnection, bpf.WeirConnectionState) error) error {
-	var k bpf.WeirConnection
-	var s bpf.WeirConnectionState
+func (r *Record) Accepted(fn func(Connection, State) error) error {
+	var k Connection
+	var s State
 	return r.Each(bpf.WeirMapAccepted, &k, &s, func() error { return fn(k, s) })
 }
 

@@ -1,4 +1,4 @@
-package replies
+package connections
 
 import (
 	"encoding/binary"
@@ -20,17 +20,17 @@ type (
 	State      = bpf.WeirConnectionState
 )
 
-// Connections are the connections that programs remember.
-type Connections struct{ *loader.Shared }
+// Known are the connections that programs remember.
+type Known struct{ *loader.Shared }
 
-// NewConnections returns memory for a number of connections, which is not pinned.
-func NewConnections(n int) (Connections, error) {
+// NewKnown returns memory for a number of connections, which is not pinned.
+func NewKnown(n int) (Known, error) {
 	s, err := loader.NewShared(Maps(n))
-	return Connections{s}, err
+	return Known{s}, err
 }
 
 // Put remembers a connection, where it is known or else as that of a connected socket.
-func (c Connections) Put(k Connection, s State) error {
+func (c Known) Put(k Connection, s State) error {
 	err := c.Shared.Put(bpf.WeirMapUnconnected, &k, &s, ebpf.UpdateExist)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		err = c.Shared.Put(bpf.WeirMapConnections, &k, &s, ebpf.UpdateAny)
@@ -40,13 +40,13 @@ func (c Connections) Put(k Connection, s State) error {
 
 // Opened calls fn with each connection of TCP, and of UDP sockets with a remote address, expired
 // ones included, until it fails.
-func (c Connections) Opened(fn func(Connection, State) error) error {
+func (c Known) Opened(fn func(Connection, State) error) error {
 	return c.in(bpf.WeirMapConnections, fn)
 }
 
 // All calls fn with each connection, expired ones included, until it fails. Those that
 // come and go meanwhile may be left out.
-func (c Connections) All(fn func(Connection, State) error) error {
+func (c Known) All(fn func(Connection, State) error) error {
 	for name := range Maps(0) {
 		if err := c.in(name, fn); err != nil {
 			return err
@@ -56,7 +56,7 @@ func (c Connections) All(fn func(Connection, State) error) error {
 }
 
 // in calls fn with each connection in a map.
-func (c Connections) in(name string, fn func(Connection, State) error) error {
+func (c Known) in(name string, fn func(Connection, State) error) error {
 	var k Connection
 	var s State
 	return c.Each(name, &k, &s, func() error { return fn(k, s) })
@@ -64,8 +64,8 @@ func (c Connections) in(name string, fn func(Connection, State) error) error {
 
 // Opened are the connections of this host that a generation's programs remember.
 type Opened struct {
-	spec        Spec
-	connections *Connections // nil: none are remembered
+	spec        RepliesSpec
+	connections *Known // nil: none are remembered
 }
 
 // Opened calls fn with each connection of TCP, and of UDP sockets with a remote address, expired

@@ -1,4 +1,4 @@
-package replies
+package connections
 
 import (
 	"encoding/binary"
@@ -18,20 +18,20 @@ import (
 // replies do not pass, connections are remembered for others.
 func TestPart(t *testing.T) {
 	for _, c := range []struct {
-		spec    Spec
+		spec    RepliesSpec
 		opening time.Duration
 		drop    bool
 	}{
-		{Spec{Action: verdict.Pass, Connections: 1024, TCPTimeout: quantity.Duration(time.Hour), UDPTimeout: quantity.Duration(time.Minute), Inside: []string{"lan*"}}, opening, false},
-		{Spec{Action: verdict.Pass, Connections: 1024, TCPTimeout: quantity.Duration(opening - 1), UDPTimeout: 2}, opening - 1, false},
-		{Spec{Action: verdict.Drop, Connections: 1024, TCPTimeout: quantity.Duration(opening)}, opening, true},
-		{Spec{Action: verdict.Pass}, 0, true},
+		{RepliesSpec{Action: verdict.Pass, Connections: 1024, TCPTimeout: quantity.Duration(time.Hour), UDPTimeout: quantity.Duration(time.Minute), Inside: []string{"lan*"}}, opening, false},
+		{RepliesSpec{Action: verdict.Pass, Connections: 1024, TCPTimeout: quantity.Duration(opening - 1), UDPTimeout: 2}, opening - 1, false},
+		{RepliesSpec{Action: verdict.Drop, Connections: 1024, TCPTimeout: quantity.Duration(opening)}, opening, true},
+		{RepliesSpec{Action: verdict.Pass}, 0, true},
 	} {
 		p, err := c.spec.Part()
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := p.(*Part)
+		got := p.(*RepliesPart)
 		if got.Replies.Drop != c.drop || got.Replies.Opening != c.opening || got.Replies.Established != time.Duration(c.spec.TCPTimeout) ||
 			got.Replies.UDP != time.Duration(c.spec.UDPTimeout) || got.Replies.Ephemeral == 0 || got.Replies.Now == nil || !slices.Equal(got.Inside, c.spec.Inside) {
 			t.Errorf("%+v: %+v", c.spec, got)
@@ -41,13 +41,13 @@ func TestPart(t *testing.T) {
 
 // When a connection was last used follows from when it expires, and from how long one like it lasts.
 func TestSent(t *testing.T) {
-	spec := func(tcp, udp time.Duration) Spec {
-		return Spec{TCPTimeout: quantity.Duration(tcp), UDPTimeout: quantity.Duration(udp)}
+	spec := func(tcp, udp time.Duration) RepliesSpec {
+		return RepliesSpec{TCPTimeout: quantity.Duration(tcp), UDPTimeout: quantity.Duration(udp)}
 	}
 	const sent = 5 * 24 * time.Hour
 	for _, c := range []struct {
 		what    string
-		spec    Spec
+		spec    RepliesSpec
 		proto   uint32
 		closing uint8
 		lasts   time.Duration
@@ -63,7 +63,7 @@ func TestSent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		of := part.(*Part).Replies
+		of := part.(*RepliesPart).Replies
 		if programs := map[string]time.Duration{"TCP": of.Established, "closed TCP": of.Opening, "UDP": of.UDP}[c.what]; programs != 0 && programs != c.lasts {
 			t.Errorf("%s: in programs it lasts %v, want %v", c.what, programs, c.lasts)
 		}

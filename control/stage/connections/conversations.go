@@ -1,4 +1,4 @@
-package collateral
+package connections
 
 import (
 	"errors"
@@ -6,7 +6,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir/bpf"
 	"weir/filter/conntrack"
 	"weir/filter/key"
 	"weir/loader"
@@ -16,23 +15,12 @@ import (
 // all connections.
 type Conversations struct {
 	*Record
-	opened      Opened
+	opened      *Opened
 	repliesPass bool
 }
 
-// Opened has the connections that this host opens.
-type Opened interface {
-	// Opened calls fn with each connection, expired ones included, until it fails.
-	Opened(fn func(bpf.WeirConnection, bpf.WeirConnectionState) error) error
-	// Incoming returns the fields of a connection's incoming packets.
-	Incoming(bpf.WeirConnection) key.Tuple
-	// Sent returns when this host sent the last packet of a connection, by the kernel's clock.
-	Sent(bpf.WeirConnection, bpf.WeirConnectionState) time.Duration
-	Close() error
-}
-
-// Connection is one that programs remember. It may have ended.
-type Connection struct {
+// Remembered is one that programs remember. It may have ended.
+type Remembered struct {
 	In       key.Tuple // of packets that come in
 	How      conntrack.How
 	Answered bool          // both sides have taken part; of UDP that is unknown
@@ -41,7 +29,7 @@ type Connection struct {
 
 // Conversations opens the conversations of a generation's programs, and takes over the connections
 // that this host opens. It returns nil where there is no record. They must be closed.
-func (s *Spec) Conversations(opened Opened, repliesPass bool, g *loader.Generation) *Conversations {
+func (s *CollateralSpec) Conversations(opened *Opened, repliesPass bool, g *loader.Generation) *Conversations {
 	record := s.Open(g)
 	if record == nil {
 		opened.Close() // if it fails, a map leaks
@@ -56,10 +44,10 @@ func (c *Conversations) Spared(how conntrack.How) bool {
 }
 
 // Connections calls fn with each connection that is remembered.
-func (c *Conversations) Connections(fn func(Connection)) error {
-	each := func(opened bool) func(bpf.WeirConnection, bpf.WeirConnectionState) error {
-		return func(k bpf.WeirConnection, s bpf.WeirConnectionState) error {
-			of := Connection{In: c.opened.Incoming(k), How: conntrack.AcceptedTCP, Answered: s.Answered != 0, Sent: c.opened.Sent(k, s)}
+func (c *Conversations) Connections(fn func(Remembered)) error {
+	each := func(opened bool) func(Connection, State) error {
+		return func(k Connection, s State) error {
+			of := Remembered{In: c.opened.Incoming(k), How: conntrack.AcceptedTCP, Answered: s.Answered != 0, Sent: c.opened.Sent(k, s)}
 			switch {
 			case opened && of.In.Proto == unix.IPPROTO_UDP:
 				of.How = conntrack.OpenedUDP
