@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/api"
-	"weir/control/durable/durabletest"
+	"weir/tests/crash"
 	"weir/tests/wait"
 )
 
@@ -111,7 +111,7 @@ func TestAuditWithoutDirectorySyncs(t *testing.T) {
 			t.Run(fmt.Sprintf("%v full=%t", x.err, full), func(t *testing.T) {
 				a, log := testAudit(t)
 				write(t, a.path, text)
-				durabletest.FailDirectories(t, x.err, x.times)
+				crash.FailDirectories(t, x.err, x.times)
 				a.Record(Record{Change: "block"})
 				if got := auditLines(t, a.path); len(got) != 1 || got[0].Change != "block" || strings.Contains(log.String(), "level=ERROR") {
 					t.Errorf("%d records, %s", len(got), log)
@@ -227,8 +227,8 @@ func testDurable(t *testing.T, one bool) {
 		}
 		return strings.Join(all, " ")
 	}
-	durabletest.Test{
-		Work: func(t *testing.T, d *durabletest.Disk) {
+	crash.Test{
+		Work: func(t *testing.T, d *crash.Disk) {
 			all := ""
 			var log bytes.Buffer
 			var a *Log

@@ -7,8 +7,8 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
-	"weir/control/durable/durabletest"
 	"weir/control/ruleset"
+	"weir/tests/crash"
 )
 
 // TestDurableFiles lets the machine crash, and steps fail, while manual monitor mode is
@@ -16,9 +16,9 @@ import (
 func TestDurableFiles(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	t.Run("monitor", func(t *testing.T) {
-		durabletest.Test{
+		crash.Test{
 			Begin: "off",
-			Work: func(t *testing.T, d *durabletest.Disk) {
+			Work: func(t *testing.T, d *crash.Disk) {
 				c := config.Default()
 				c.StateDir = config.Path(d.Dir)
 				mode := &override{active: &active{prepared: &ruleset.Ruleset{Config: c}}}

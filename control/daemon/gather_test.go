@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/api"
-	"weir/control/durable/durabletest"
 	"weir/filter/verdict"
+	"weir/tests/crash"
 	"weir/tests/wait"
 )
 
@@ -56,7 +56,7 @@ func storm(t *testing.T, d *Daemon, changes ...api.Change) []stormed {
 // that fails, none is made.
 func TestChangesTogether(t *testing.T) {
 	m := newMachine(t)
-	disk := durabletest.Watch(t, "entries")
+	disk := crash.Watch(t, "entries")
 	d, stop := m.start(fmt.Sprintf("state_dir: %s/state\nlists: {jail: {}}", m.dir))
 	defer stop()
 	block := func(entries ...string) api.Change {

@@ -10,11 +10,11 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
-	"weir/control/durable/durabletest"
 	"weir/control/journal"
 	"weir/control/notify"
 	"weir/control/queue"
 	"weir/filter/verdict"
+	"weir/tests/crash"
 	"weir/tests/receiver"
 	"weir/tests/wait"
 )
@@ -86,7 +86,7 @@ func TestQueuedComesFirst(t *testing.T) {
 
 // Where a queued change cannot be made yet, later ones wait behind it.
 func TestChangesBehindTheQueue(t *testing.T) {
-	disk := durabletest.Watch(t, "entries")
+	disk := crash.Watch(t, "entries")
 	d, give := queuedMachine(t)
 	disk.Fail(true)
 	give(false)

@@ -9,15 +9,15 @@ import (
 	"testing"
 
 	"weir/control/config"
-	"weir/control/durable/durabletest"
+	"weir/tests/crash"
 )
 
 // Whenever the machine fails, it is known whether the configuration was confirmed.
 func TestRollbackDurable(t *testing.T) {
 	var previous string
-	durabletest.Test{
+	crash.Test{
 		Begin: "confirmed",
-		Work: func(t *testing.T, d *durabletest.Disk) {
+		Work: func(t *testing.T, d *crash.Disk) {
 			before, after := config.Default(), config.Default()
 			before.StateDir, after.StateDir = config.Path(d.Dir), config.Path(d.Dir)
 			after.Monitor = true

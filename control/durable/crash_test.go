@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"weir/control/durable"
-	"weir/control/durable/durabletest"
+	"weir/tests/crash"
 )
 
 // contents returns a file's contents, or that there is none.
@@ -23,9 +23,9 @@ func contents(path string) (string, error) {
 
 // TestReplaceCrash replaces, renames and removes a file in a directory that it makes.
 func TestReplaceCrash(t *testing.T) {
-	durabletest.Test{
+	crash.Test{
 		Begin: "none",
-		Work: func(t *testing.T, d *durabletest.Disk) {
+		Work: func(t *testing.T, d *crash.Disk) {
 			dir := filepath.Join(d.Dir, "a", "b")
 			path := filepath.Join(dir, "file")
 			for _, text := range []string{"first", "second, longer", "3rd"} {
@@ -53,8 +53,8 @@ func TestReplaceCrash(t *testing.T) {
 // TestAppendCrash appends to a new file and to one that replaces it, and opens it again.
 // What is torn has no full stop.
 func TestAppendCrash(t *testing.T) {
-	durabletest.Test{
-		Work: func(t *testing.T, d *durabletest.Disk) {
+	crash.Test{
+		Work: func(t *testing.T, d *crash.Disk) {
 			path := filepath.Join(d.Dir, "log")
 			var f *durable.File
 			all := ""

@@ -16,26 +16,24 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
-
-	"weir/control/durable/internal/disk"
 )
 
 // File is a file that is appended to, or that is written to replace another. It is not
 // safe for concurrent use.
 type File struct {
 	path    string
-	file    disk.File // nil: closed
-	size    int64     // what is behind it is no part of the file
-	out     int64     // what is before it was written out
-	torn    bool      // there may be something behind it
-	unnamed bool      // a crash may undo that the file is at path
-	failed  error     // of Write
+	file    DiskFile // nil: closed
+	size    int64    // what is behind it is no part of the file
+	out     int64    // what is before it was written out
+	torn    bool     // there may be something behind it
+	unnamed bool     // a crash may undo that the file is at path
+	failed  error    // of Write
 }
 
 // Create creates an empty file, which only its owner may read, or empties the one there
 // is. It is durable once [File.Append] or [File.Replace] has returned without an error.
 func Create(path string) (*File, error) {
-	f, err := disk.Current.Open(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := disk.Open(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +43,7 @@ func Create(path string) (*File, error) {
 // Open opens a regular file to append to it. The flags, such as [os.O_CREATE], are added
 // to those that this requires.
 func Open(path string, flags int) (*File, error) {
-	f, err := disk.Current.Open(path, os.O_RDWR|unix.O_NONBLOCK|flags, 0o600)
+	f, err := disk.Open(path, os.O_RDWR|unix.O_NONBLOCK|flags, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +172,7 @@ func (f *File) Replace(path string) error {
 		err = f.file.Sync()
 	}
 	if err == nil {
-		err = disk.Current.Rename(f.path, path)
+		err = disk.Rename(f.path, path)
 	}
 	if err != nil {
 		f.Discard()
@@ -220,7 +218,7 @@ func (f *File) Close() error {
 // Discard closes and removes a file that is useless, and may fill a disk.
 func (f *File) Discard() {
 	_ = f.Close()
-	_ = disk.Current.Remove(f.path)
+	_ = disk.Remove(f.path)
 }
 
 // WriteFile replaces a file by the parts, one after another, which only its owner may
@@ -239,36 +237,36 @@ func WriteFile(path string, parts ...[]byte) error {
 
 // Rename renames a file within its directory, durably.
 func Rename(from, to string) error {
-	if err := disk.Current.Rename(from, to); err != nil {
+	if err := disk.Rename(from, to); err != nil {
 		return err
 	}
-	return disk.Current.SyncDirectory(filepath.Dir(to))
+	return disk.SyncDirectory(filepath.Dir(to))
 }
 
 // Link makes another name of a file in its directory, durably, in place of a file of that name.
 // Where the file system has no links, or permits none to this file, the file is renamed.
 func Link(from, to string) error {
-	if err := disk.Current.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := disk.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	err := disk.Current.Link(from, to)
+	err := disk.Link(from, to)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, errors.ErrUnsupported) {
 		return Rename(from, to)
 	}
 	if err != nil {
 		return err
 	}
-	return disk.Current.SyncDirectory(filepath.Dir(to))
+	return disk.SyncDirectory(filepath.Dir(to))
 }
 
 // Remove removes a file durably, if it exists.
 func Remove(path string) error {
-	err := disk.Current.Remove(path)
+	err := disk.Remove(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	gone := err != nil
-	err = disk.Current.SyncDirectory(filepath.Dir(path))
+	err = disk.SyncDirectory(filepath.Dir(path))
 	if gone && errors.Is(err, fs.ErrNotExist) {
 		return nil // nor is there a directory
 	}
@@ -292,10 +290,10 @@ func MkdirAll(path string) error {
 	if err := MkdirAll(parent); err != nil {
 		return err
 	}
-	if err := disk.Current.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := disk.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return disk.Current.SyncDirectory(parent)
+	return disk.SyncDirectory(parent)
 }
 
 // Full reports whether an error is that a disk is full, or a quota used up.
@@ -304,7 +302,7 @@ func Full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err,
 // syncIfPossible makes the names in a directory durable. That it may not be read, or
 // cannot be synced on this file system, is no reason to fail.
 func syncIfPossible(path string) error {
-	err := disk.Current.SyncDirectory(path)
+	err := disk.SyncDirectory(path)
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
 		return nil
 	}

@@ -11,24 +11,22 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"weir/control/durable/internal/disk"
 )
 
 // written is a disk that remembers the ranges its files have written out, and fails for one.
 type written struct {
-	disk.Disk
+	Disk
 	ranges []string
 	fails  int // the number of the range
 }
 
-func (w *written) Open(path string, flag int, mode fs.FileMode) (disk.File, error) {
+func (w *written) Open(path string, flag int, mode fs.FileMode) (DiskFile, error) {
 	f, err := w.Disk.Open(path, flag, mode)
 	return &writtenFile{f, w}, err
 }
 
 type writtenFile struct {
-	disk.File
+	DiskFile
 	of *written
 }
 
@@ -36,15 +34,15 @@ func (f *writtenFile) WriteOut(from, n int64) error {
 	if f.of.ranges = append(f.of.ranges, fmt.Sprintf("%d+%d", from, n)); len(f.of.ranges) == f.of.fails {
 		return unix.EIO
 	}
-	return f.File.WriteOut(from, n)
+	return f.DiskFile.WriteOut(from, n)
 }
 
 // A large file is written out bit by bit, so that syncs of others need not wait for it, and
 // replaces another only where all of that succeeded.
 func TestWriteOut(t *testing.T) {
-	w := &written{Disk: disk.Current}
-	disk.Current = w
-	t.Cleanup(func() { disk.Current = w.Disk })
+	w := &written{Disk: disk}
+	disk = w
+	t.Cleanup(func() { disk = w.Disk })
 	whole := bytes.Repeat([]byte("0123456789"), 2*maxCached/10)
 	path := filepath.Join(t.TempDir(), "file")
 	for _, fails := range []int{0, 2, 1} {

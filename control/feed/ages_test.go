@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/durable/durabletest"
 	"weir/control/list"
 	"weir/control/list/listfile"
 	"weir/filter/key"
+	"weir/tests/crash"
 )
 
 // listedSince returns since when a feed lists addresses, in the order of the versions at which
@@ -52,7 +52,7 @@ func listedSince(t *testing.T, f *Feed, versions []time.Time, addresses ...strin
 func TestAges(t *testing.T) {
 	for _, hold := range []bool{false, true} {
 		t.Run(fmt.Sprintf("hold=%t", hold), func(t *testing.T) {
-			durabletest.WithoutSyncs(t)
+			crash.WithoutSyncs(t)
 			dir, path := t.TempDir(), filepath.Join(t.TempDir(), "list")
 			write(t, path, "192.0.2.1\n192.0.2.2\n")
 			c := config(Source{File: Path(path)})

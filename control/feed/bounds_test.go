@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"weir/control/durable/durabletest"
 	"weir/control/quantity"
+	"weir/tests/crash"
 	"weir/tests/seed"
 )
 
@@ -97,7 +97,7 @@ func TestDamagedUntilRead(t *testing.T) {
 // Random damage of saved state, with the source away, leaves either the right entries or an error that
 // says what is damaged, also after a fetch has failed.
 func TestRandomDamage(t *testing.T) {
-	durabletest.WithoutSyncs(t)
+	crash.WithoutSyncs(t)
 	r := seed.New(t)
 	dir := t.TempDir()
 	c, saved := keep(t, dir)

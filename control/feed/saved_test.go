@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"weir/control/durable/durabletest"
+	"weir/tests/crash"
 	"weir/tests/long"
 )
 
@@ -37,7 +37,7 @@ func loaded(t *testing.T, c Config, directory string) (*Feed, Outcome) {
 // TestDamaged truncates, extends and alters saved contents at every offset.
 func TestDamaged(t *testing.T) {
 	long.Seconds(t)
-	durabletest.WithoutSyncs(t)
+	crash.WithoutSyncs(t)
 	dir := t.TempDir()
 	c, saved := keep(t, dir)
 	whole, err := os.ReadFile(saved)
@@ -239,8 +239,8 @@ func TestDurable(t *testing.T) {
 	long.Seconds(t)
 	source := filepath.Join(t.TempDir(), "list")
 	c := config(Source{File: Path(source)})
-	durabletest.Test{
-		Work: func(t *testing.T, d *durabletest.Disk) {
+	crash.Test{
+		Work: func(t *testing.T, d *crash.Disk) {
 			dir := filepath.Join(d.Dir, "feeds")
 			save := func(f *Feed, content, text string) {
 				write(t, source, content)

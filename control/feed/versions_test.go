@@ -13,8 +13,8 @@ import (
 	"weak"
 
 	"weir/control/api"
-	"weir/control/durable/durabletest"
 	"weir/control/list/listfile"
+	"weir/tests/crash"
 	"weir/tests/long"
 	"weir/tests/seed"
 )
@@ -51,7 +51,7 @@ func versionsOf(t *testing.T, f *Feed) []api.FeedVersion {
 // What versions contained can be asked, also of those that were refused by an operator or a
 // guard, by the checksum that their publisher computes, and after a restart.
 func TestVersionDiffs(t *testing.T) {
-	durabletest.WithoutSyncs(t)
+	crash.WithoutSyncs(t)
 	of := func(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) }
 	first, second, shrunk := "# 1\n"+lines4(1, 2, 3, 4), "# 2\n"+lines4(1, 2, 3, 4, 5, 6), "# 3\n"+lines4(9)
 	dir, s := t.TempDir(), serve(t, text(first))
@@ -131,7 +131,7 @@ func rollBack(t *testing.T, f *Feed) {
 // Contents that were rolled back stay away, whatever else the source changes, until it has
 // mended them, or they are accepted; also after a restart.
 func TestRollback(t *testing.T) {
-	durabletest.WithoutSyncs(t)
+	crash.WithoutSyncs(t)
 	good, bad := lines4(1, 2, 3, 4), lines4(1, 2, 3, 4, 11, 12, 13, 14, 15, 16)
 	for _, c := range []struct {
 		name   string
@@ -228,7 +228,7 @@ func TestRollback(t *testing.T) {
 // not activated and changes of bytes alone; a rollback returns to each of them.
 func TestVersions(t *testing.T) {
 	long.Seconds(t)
-	durabletest.WithoutSyncs(t)
+	crash.WithoutSyncs(t)
 	random := seed.New(t)
 	for range 20 {
 		dir, s := t.TempDir(), serve(t, text(""))
@@ -307,7 +307,7 @@ func pick(random *rand.Rand) (all []int) {
 
 // Damage to the files of versions costs no contents, and nothing damaged is rolled back to.
 func TestVersionsDamaged(t *testing.T) {
-	durabletest.WithoutSyncs(t)
+	crash.WithoutSyncs(t)
 	dir, s := t.TempDir(), serve(t, text(lines4(1)))
 	f := mustOpen(t, config(from(s)), dir)
 	fetch(t, f)
@@ -350,7 +350,7 @@ func TestVersionsDamaged(t *testing.T) {
 // A feed knows what an operator has removed until that is kept or reverted, and no longer. What a
 // source leaves out by itself is no part of it, nor what a source has.
 func TestContentsUndone(t *testing.T) {
-	durabletest.WithoutSyncs(t)
+	crash.WithoutSyncs(t)
 	first, second := serve(t, text(lines4(1, 2))), serve(t, text(lines4(11, 12)))
 	c := named("list", Format{}, from(first), from(second))
 	c.Hold, c.MaxShrink = true, 1

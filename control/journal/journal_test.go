@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"weir/control/durable/durabletest"
 	"weir/filter/key"
+	"weir/tests/crash"
 	"weir/tests/long"
 	"weir/tests/seed"
 	"weir/tests/timed"
@@ -169,7 +169,7 @@ func TestReopen(t *testing.T) {
 // TestTorn truncates a journal at every offset, as a crash may, with nothing or
 // zeros after that.
 func TestTorn(t *testing.T) {
-	durabletest.WithoutSyncs(t)
+	crash.WithoutSyncs(t)
 	changes := slices.Concat(add(0, 3), remove(1, 2))
 	whole, ends := write(t, changes)
 	path := filepath.Join(t.TempDir(), "journal")
@@ -220,7 +220,7 @@ func write(t *testing.T, changes []Change) (whole []byte, ends []int) {
 // lost, and that is logged.
 func TestDamage(t *testing.T) {
 	long.Seconds(t)
-	durabletest.WithoutSyncs(t)
+	crash.WithoutSyncs(t)
 	changes := slices.Concat(add(0, 3), remove(1, 2))
 	whole, ends := write(t, changes)
 	path := filepath.Join(t.TempDir(), "journal")
@@ -288,7 +288,7 @@ func keptAndMended(t *testing.T, path string, was []byte, want map[id]Entry, dam
 // TestCutEnd cuts a journal, or zeroes its end: what was there when it was last opened is missed, also
 // where the cut is between records, unlike what a crash may have torn since.
 func TestCutEnd(t *testing.T) {
-	durabletest.WithoutSyncs(t)
+	crash.WithoutSyncs(t)
 	path := filepath.Join(t.TempDir(), "journal")
 	j, _ := open(t, path)
 	apply(t, j, add(0, 6))
@@ -342,9 +342,9 @@ func TestDurableDamage(t *testing.T) {
 	whole, ends := write(t, add(0, 4))
 	whole[ends[0]+3] ^= 1
 	left := slices.Delete(add(0, 4), 1, 2)
-	durabletest.Test{
+	crash.Test{
 		Begin: ids(after(left)),
-		Work: func(t *testing.T, d *durabletest.Disk) {
+		Work: func(t *testing.T, d *crash.Disk) {
 			d.Put(t, "journal", whole)
 			j, err := Open(filepath.Join(d.Dir, "journal"), nil, slog.New(slog.DiscardHandler))
 			if err != nil {
@@ -370,7 +370,7 @@ func TestDurableDamage(t *testing.T) {
 // TestCut cuts bytes out of a journal, and inserts some: only the records that they
 // touch are lost, and the journal goes on from there.
 func TestCut(t *testing.T) {
-	durabletest.WithoutSyncs(t)
+	crash.WithoutSyncs(t)
 	changes := add(0, 1000)
 	whole, ends := write(t, changes)
 	path := filepath.Join(t.TempDir(), "journal")
@@ -539,9 +539,9 @@ func ids(entries map[id]Entry) string {
 // acknowledged is there, of the last batch any number of the first changes may be, and
 // a batch costs one sync. A change that fails has no effect in memory either.
 func TestDurable(t *testing.T) {
-	durabletest.Test{
+	crash.Test{
 		Begin: "[]",
-		Work: func(t *testing.T, d *durabletest.Disk) {
+		Work: func(t *testing.T, d *crash.Disk) {
 			path := filepath.Join(d.Dir, "journal")
 			var j *Journal
 			var all []Change
@@ -621,9 +621,9 @@ func TestDurable(t *testing.T) {
 func TestDurableTail(t *testing.T) {
 	whole, _ := write(t, add(0, 2))
 	tail := bytes.Repeat([]byte{0xa5}, frameLen+maxBodyLen+1)
-	durabletest.Test{
+	crash.Test{
 		Begin: "two entries and the tail",
-		Work: func(t *testing.T, d *durabletest.Disk) {
+		Work: func(t *testing.T, d *crash.Disk) {
 			d.Put(t, "journal", slices.Concat(whole, tail))
 			states := []string{"two entries and the tail"}
 			if d.Fails() { // what cannot be kept is no reason to stop

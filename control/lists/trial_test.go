@@ -10,8 +10,8 @@ import (
 
 	"weir/control/api"
 	ours "weir/control/clock"
-	"weir/control/durable/durabletest"
 	"weir/tests/clock"
+	"weir/tests/crash"
 )
 
 // TestFile lets the machine crash, and steps fail, while trials are saved. Saved decisions are
@@ -21,9 +21,9 @@ func TestFile(t *testing.T) {
 	since, at := time.Unix(1, 0), time.Unix(1e9, 0)
 	on := Trials{"a": {Since: &since, EnforcedAt: &at, By: "root"}}
 	path := func(dir string) string { return filepath.Join(dir, TrialFile) }
-	durabletest.Test{
+	crash.Test{
 		Begin: "none",
-		Work: func(t *testing.T, d *durabletest.Disk) {
+		Work: func(t *testing.T, d *crash.Disk) {
 			file := path(d.Dir)
 			for range 2 {
 				_ = d.Do(func() error { return on.Save(file, nil) }, "on")

@@ -162,11 +162,11 @@ func TestRooms(t *testing.T) {
 		}
 	}
 	roomOf := func(dir string) int {
-		name, _, _ := strings.Cut(strings.TrimPrefix(dir, "control/"), "/internal/")
+		name := strings.TrimPrefix(dir, "control/")
 		if rest, ok := strings.CutPrefix(name, "stage/"); ok && rest != "" {
 			name = "stage/NAME"
 		}
-		n, ok := rooms[strings.TrimSuffix(name, "/durabletest")]
+		n, ok := rooms[name]
 		if !ok {
 			t.Errorf("docs/architecture.md has no room for %s", dir)
 		}
@@ -185,8 +185,6 @@ func TestRooms(t *testing.T) {
 var callbacks = []string{
 	"control/demo.Options.Say",
 	"control/demo.Options.Show",
-	"control/durable/durabletest.Test.Read",
-	"control/durable/durabletest.Test.Work",
 	"control/feed.Config.Refuse",
 	"control/fleet/hub.Options.Now",
 	"control/fleet/store.Store.Now",

@@ -14,10 +14,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"weir/control/durable/durabletest"
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/filter/snapshot"
+	"weir/tests/crash"
 )
 
 // A file is read only where its head is whole and of this format, and no larger than heads are.
@@ -78,9 +78,9 @@ func testDurable(t *testing.T) {
 		s, err := d.load(name, public)
 		return d, s, err
 	}
-	durabletest.Test{
+	crash.Test{
 		Begin: "0",
-		Work: func(t *testing.T, d *durabletest.Disk) {
+		Work: func(t *testing.T, d *crash.Disk) {
 			to := &disk{path: pathIn(d.Dir)}
 			save := func(n, syncs int) {
 				before := d.Count("sync /")

@@ -12,12 +12,12 @@ import (
 	"time"
 
 	"weir/control/durable"
-	"weir/control/durable/durabletest"
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/control/list/listfile"
 	"weir/filter/key"
 	"weir/filter/snapshot"
+	"weir/tests/crash"
 	"weir/tests/long"
 )
 
@@ -81,7 +81,7 @@ func one(t *testing.T, dir, pattern string) string {
 // that is wrong is ever read.
 func TestTorn(t *testing.T) {
 	long.Seconds(t)
-	durabletest.WithoutSyncs(t)
+	crash.WithoutSyncs(t)
 	private := newKey(t)
 	dir := t.TempDir()
 	s, l, _ := open(t, dir, private)
@@ -124,7 +124,7 @@ func TestTorn(t *testing.T) {
 // TestDamaged changes stored bytes: that is noticed, and begins a new epoch,
 // in which no version number stands for two contents.
 func TestDamaged(t *testing.T) {
-	durabletest.WithoutSyncs(t)
+	crash.WithoutSyncs(t)
 	private := newKey(t)
 	dir := t.TempDir()
 	s, l, _ := open(t, dir, private)
@@ -441,9 +441,9 @@ func testDurable(t *testing.T) {
 	for n := range sets {
 		sets[n] = entries(t, n)
 	}
-	durabletest.Test{
+	crash.Test{
 		Begin: "0",
-		Work: func(t *testing.T, d *durabletest.Disk) {
+		Work: func(t *testing.T, d *crash.Disk) {
 			dir := filepath.Join(d.Dir, "store")
 			done = nil
 			var s *Store
@@ -518,9 +518,9 @@ func testDurable(t *testing.T) {
 func TestDurableState(t *testing.T) {
 	private := newKey(t)
 	var catalogs []uint64 // after each change that was acknowledged
-	durabletest.Test{
+	crash.Test{
 		Begin: "0",
-		Work: func(t *testing.T, d *durabletest.Disk) {
+		Work: func(t *testing.T, d *crash.Disk) {
 			catalogs = nil
 			last, extra := uint64(0), 0
 			do := func(x int, change func() error) error {

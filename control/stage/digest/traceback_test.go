@@ -20,7 +20,6 @@ import (
 
 	"weir/control/api"
 	"weir/control/capture"
-	"weir/control/durable/durabletest"
 	"weir/control/quantity"
 	"weir/control/stage"
 	"weir/filter/blocked"
@@ -30,6 +29,7 @@ import (
 	"weir/filter/packet"
 	"weir/loader"
 	"weir/loader/netif"
+	"weir/tests/crash"
 	"weir/tests/data"
 )
 
@@ -295,9 +295,9 @@ func TestArchiveOfManyInterfaces(t *testing.T) {
 // that were are there.
 func TestDurable(t *testing.T) {
 	c := ArchiveConfig{Keep: 100 * 365 * 24 * time.Hour, Size: 1 << 30}
-	durabletest.Test{
+	crash.Test{
 		Begin: "[]",
-		Work: func(t *testing.T, d *durabletest.Disk) {
+		Work: func(t *testing.T, d *crash.Disk) {
 			c.Dir = filepath.Join(d.Dir, "digests")
 			var a *Archive
 			for range 4 {

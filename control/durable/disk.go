@@ -1,6 +1,4 @@
-// Package disk is the part of the operating system that changes files, so that a test can
-// put a disk below package durable that forgets what was not synced.
-package disk
+package durable
 
 import (
 	"errors"
@@ -11,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File is the part of *os.File that a durable file uses.
-type File interface {
+// DiskFile is the part of *os.File that a durable file uses.
+type DiskFile interface {
 	io.ReaderAt
 	io.WriterAt
 	Stat() (fs.FileInfo, error)
@@ -24,9 +22,10 @@ type File interface {
 	Close() error
 }
 
-// Disk has the system calls that change files. Paths are as in package os.
+// Disk has the system calls that change files, so that a test can use a disk that forgets what was not synced.
+// Paths are as in package os.
 type Disk interface {
-	Open(path string, flag int, mode fs.FileMode) (File, error)
+	Open(path string, flag int, mode fs.FileMode) (DiskFile, error)
 	Rename(from, to string) error
 	Link(from, to string) error
 	Remove(path string) error
@@ -34,14 +33,20 @@ type Disk interface {
 	SyncDirectory(path string) error
 }
 
-// Current is the disk that package durable uses. Only tests replace it.
-var Current Disk = OS{}
+// disk is the disk that this package uses.
+var disk Disk = SystemDisk{}
 
-// OS is the disk of the operating system.
-type OS struct{}
+// UseDisk replaces the disk that this package uses, for tests, and returns the one before.
+func UseDisk(d Disk) (before Disk) {
+	before, disk = disk, d
+	return before
+}
+
+// SystemDisk is the disk of the operating system.
+type SystemDisk struct{}
 
 // Open is [os.OpenFile].
-func (OS) Open(path string, flag int, mode fs.FileMode) (File, error) {
+func (SystemDisk) Open(path string, flag int, mode fs.FileMode) (DiskFile, error) {
 	f, err := os.OpenFile(path, flag, mode)
 	if err != nil {
 		return nil, err // not a nil *os.File in an interface
@@ -72,19 +77,19 @@ func (f file) WriteOut(from, n int64) error {
 }
 
 // Rename is [os.Rename].
-func (OS) Rename(from, to string) error { return os.Rename(from, to) }
+func (SystemDisk) Rename(from, to string) error { return os.Rename(from, to) }
 
 // Link is [os.Link].
-func (OS) Link(from, to string) error { return os.Link(from, to) }
+func (SystemDisk) Link(from, to string) error { return os.Link(from, to) }
 
 // Remove is [os.Remove].
-func (OS) Remove(path string) error { return os.Remove(path) }
+func (SystemDisk) Remove(path string) error { return os.Remove(path) }
 
 // Mkdir is [os.Mkdir].
-func (OS) Mkdir(path string, mode fs.FileMode) error { return os.Mkdir(path, mode) }
+func (SystemDisk) Mkdir(path string, mode fs.FileMode) error { return os.Mkdir(path, mode) }
 
 // SyncDirectory makes the names in a directory durable.
-func (OS) SyncDirectory(path string) error {
+func (SystemDisk) SyncDirectory(path string) error {
 	d, err := os.Open(path)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package durabletest
+package crash
 
 import (
 	"io/fs"
@@ -8,12 +8,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir/control/durable/internal/disk"
+	"weir/control/durable"
 )
 
 // Watched counts the syncs of files with a name, and makes them fail. It is safe for concurrent use.
 type Watched struct {
-	disk.Disk
+	durable.Disk
 	name string
 
 	mu    sync.Mutex
@@ -25,9 +25,9 @@ type Watched struct {
 // opened afterwards count.
 func Watch(t *testing.T, name string) *Watched {
 	t.Helper()
-	w := &Watched{Disk: disk.Current, name: name}
-	disk.Current = w
-	t.Cleanup(func() { disk.Current = w.Disk })
+	w := &Watched{name: name}
+	w.Disk = durable.UseDisk(w)
+	t.Cleanup(func() { durable.UseDisk(w.Disk) })
 	return w
 }
 
@@ -48,7 +48,7 @@ func (w *Watched) Fail(fails bool) {
 }
 
 // Open opens a file of the disk below.
-func (w *Watched) Open(path string, flag int, mode fs.FileMode) (disk.File, error) {
+func (w *Watched) Open(path string, flag int, mode fs.FileMode) (durable.DiskFile, error) {
 	f, err := w.Disk.Open(path, flag, mode)
 	if err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func (w *Watched) Open(path string, flag int, mode fs.FileMode) (disk.File, erro
 }
 
 type watchedFile struct {
-	disk.File
+	durable.DiskFile
 	path string
 	of   *Watched
 }
@@ -74,5 +74,5 @@ func (f *watchedFile) Sync() error {
 			return &fs.PathError{Op: "sync", Path: f.path, Err: unix.EIO}
 		}
 	}
-	return f.File.Sync()
+	return f.DiskFile.Sync()
 }

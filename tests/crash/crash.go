@@ -1,6 +1,6 @@
-// Package durabletest puts a disk below package durable that forgets in a crash what was
+// Package crash puts a disk below package durable that forgets in a crash what was
 // not synced, and that fails.
-package durabletest
+package crash
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"weir/control/durable/internal/disk"
+	"weir/control/durable"
 )
 
 // Test checks the files of a program after crashes.
@@ -69,9 +69,8 @@ func (c Test) run(t *testing.T, seen map[string]bool, f fault) int {
 	d := newDisk(t, f)
 	d.allowed = []string{c.Begin}
 	d.capture()
-	before := disk.Current
-	disk.Current = d
-	defer func() { disk.Current = before }()
+	before := durable.UseDisk(d)
+	defer durable.UseDisk(before)
 	c.Work(t, d)
 	d.idle = true
 	if f.length < 2 && !d.kept {
@@ -159,21 +158,20 @@ func newDisk(t *testing.T, f fault) *Disk {
 
 // WithoutSyncs makes syncs do nothing until the end of a test, which they would make slow.
 func WithoutSyncs(t *testing.T) {
-	before := disk.Current
-	disk.Current = &Disk{idle: true}
-	t.Cleanup(func() { disk.Current = before })
+	before := durable.UseDisk(&Disk{idle: true})
+	t.Cleanup(func() { durable.UseDisk(before) })
 }
 
 // FailDirectories makes syncs of directories fail until the end of a test, the next times
 // of them, or all if times is negative.
 func FailDirectories(t *testing.T, err error, times int) {
-	before := disk.Current
-	disk.Current = &failing{before, err, times}
-	t.Cleanup(func() { disk.Current = before })
+	f := &failing{err: err, times: times}
+	f.Disk = durable.UseDisk(f)
+	t.Cleanup(func() { durable.UseDisk(f.Disk) })
 }
 
 type failing struct {
-	disk.Disk
+	durable.Disk
 	err   error
 	times int
 }
@@ -418,11 +416,11 @@ func (n *node) rename(text string, names map[string]*node) {
 	n.pending = append(n.pending, &change{names: names, text: text})
 }
 
-// Open implements disk.Disk.
-func (d *Disk) Open(path string, flag int, mode fs.FileMode) (disk.File, error) {
+// Open implements durable.Disk.
+func (d *Disk) Open(path string, flag int, mode fs.FileMode) (durable.DiskFile, error) {
 	dir, name := d.find(path)
 	if dir == nil {
-		f, err := disk.OS{}.Open(path, flag, mode)
+		f, err := durable.SystemDisk{}.Open(path, flag, mode)
 		if err != nil {
 			return nil, err
 		}
@@ -431,7 +429,7 @@ func (d *Disk) Open(path string, flag int, mode fs.FileMode) (disk.File, error) 
 	if err := d.step(unix.ENOSPC, "open %s", path); err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	f, err := disk.OS{}.Open(path, flag, mode)
+	f, err := durable.SystemDisk{}.Open(path, flag, mode)
 	if err != nil {
 		return nil, err
 	}
@@ -446,16 +444,16 @@ func (d *Disk) Open(path string, flag int, mode fs.FileMode) (disk.File, error) 
 	return &file{unsynced{f}, path, d, n}, nil
 }
 
-// Rename implements disk.Disk.
+// Rename implements durable.Disk.
 func (d *Disk) Rename(from, to string) error {
 	dir, name := d.find(from)
 	if dir == nil {
-		return disk.OS{}.Rename(from, to)
+		return durable.SystemDisk{}.Rename(from, to)
 	}
 	if err := d.step(unix.EIO, "rename %s to %s", from, to); err != nil {
 		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
 	}
-	if err := (disk.OS{}).Rename(from, to); err != nil {
+	if err := (durable.SystemDisk{}).Rename(from, to); err != nil {
 		return err
 	}
 	dir.rename("rename "+name, map[string]*node{name: nil, filepath.Base(to): dir.names[name]})
@@ -463,16 +461,16 @@ func (d *Disk) Rename(from, to string) error {
 	return nil
 }
 
-// Link implements disk.Disk.
+// Link implements durable.Disk.
 func (d *Disk) Link(from, to string) error {
 	dir, name := d.find(from)
 	if dir == nil {
-		return disk.OS{}.Link(from, to)
+		return durable.SystemDisk{}.Link(from, to)
 	}
 	if err := d.step(unix.ENOSPC, "link %s to %s", from, to); err != nil {
 		return &os.LinkError{Op: "link", Old: from, New: to, Err: err}
 	}
-	if err := (disk.OS{}).Link(from, to); err != nil {
+	if err := (durable.SystemDisk{}).Link(from, to); err != nil {
 		return err
 	}
 	dir.rename("link "+name, map[string]*node{filepath.Base(to): dir.names[name]})
@@ -480,17 +478,17 @@ func (d *Disk) Link(from, to string) error {
 	return nil
 }
 
-// Remove implements disk.Disk.
+// Remove implements durable.Disk.
 func (d *Disk) Remove(path string) error {
 	dir, name := d.find(path)
 	if dir == nil {
-		return disk.OS{}.Remove(path)
+		return durable.SystemDisk{}.Remove(path)
 	}
 	if err := d.step(unix.EIO, "remove %s", path); err != nil {
 		d.kept = true
 		return &fs.PathError{Op: "remove", Path: path, Err: err}
 	}
-	if err := (disk.OS{}).Remove(path); err != nil {
+	if err := (durable.SystemDisk{}).Remove(path); err != nil {
 		return err
 	}
 	dir.rename("remove "+name, map[string]*node{name: nil})
@@ -498,16 +496,16 @@ func (d *Disk) Remove(path string) error {
 	return nil
 }
 
-// Mkdir implements disk.Disk.
+// Mkdir implements durable.Disk.
 func (d *Disk) Mkdir(path string, mode fs.FileMode) error {
 	dir, name := d.find(path)
 	if dir == nil {
-		return disk.OS{}.Mkdir(path, mode)
+		return durable.SystemDisk{}.Mkdir(path, mode)
 	}
 	if err := d.step(unix.ENOSPC, "mkdir %s", path); err != nil {
 		return &fs.PathError{Op: "mkdir", Path: path, Err: err}
 	}
-	if err := (disk.OS{}).Mkdir(path, mode); err != nil {
+	if err := (durable.SystemDisk{}).Mkdir(path, mode); err != nil {
 		return err
 	}
 	dir.rename("mkdir "+name, map[string]*node{name: newDirectory()})
@@ -515,7 +513,7 @@ func (d *Disk) Mkdir(path string, mode fs.FileMode) error {
 	return nil
 }
 
-// SyncDirectory implements disk.Disk.
+// SyncDirectory implements durable.Disk.
 func (d *Disk) SyncDirectory(path string) error {
 	n := d.root
 	if filepath.Clean(path) != d.Dir {
@@ -541,7 +539,7 @@ func (d *Disk) SyncDirectory(path string) error {
 }
 
 // unsynced is a file whose syncs cost nothing.
-type unsynced struct{ disk.File }
+type unsynced struct{ durable.DiskFile }
 
 // Sync does nothing.
 func (f *unsynced) Sync() error { return nil }
@@ -557,13 +555,13 @@ type file struct {
 	node *node
 }
 
-// WriteAt implements disk.File. If it fails, it has written one half.
+// WriteAt implements durable.DiskFile. If it fails, it has written one half.
 func (f *file) WriteAt(b []byte, at int64) (int, error) {
 	bad := f.disk.step(unix.ENOSPC, "write %d bytes at %d to %s", len(b), at, f.path)
 	if bad != nil {
 		b = b[:len(b)/2]
 	}
-	n, err := f.File.WriteAt(b, at)
+	n, err := f.DiskFile.WriteAt(b, at)
 	f.node.pending = append(f.node.pending, &change{at: at, data: bytes.Clone(b[:n]), text: fmt.Sprintf("write %d bytes at %d to %s", n, at, filepath.Base(f.path))})
 	f.disk.capture()
 	if bad != nil {
@@ -572,12 +570,12 @@ func (f *file) WriteAt(b []byte, at int64) (int, error) {
 	return n, err
 }
 
-// Truncate implements disk.File.
+// Truncate implements durable.DiskFile.
 func (f *file) Truncate(size int64) error {
 	if err := f.disk.step(unix.EIO, "truncate %s to %d", f.path, size); err != nil {
 		return &fs.PathError{Op: "truncate", Path: f.path, Err: err}
 	}
-	if err := f.File.Truncate(size); err != nil {
+	if err := f.DiskFile.Truncate(size); err != nil {
 		return err
 	}
 	f.node.pending = append(f.node.pending, &change{at: size, cut: true, text: fmt.Sprintf("truncate %s to %d", filepath.Base(f.path), size)})
@@ -585,7 +583,7 @@ func (f *file) Truncate(size int64) error {
 	return nil
 }
 
-// Sync implements disk.File. As on Linux, what a sync has failed to write may be lost
+// Sync implements durable.DiskFile. As on Linux, what a sync has failed to write may be lost
 // for ever, though the next one succeeds.
 func (f *file) Sync() error {
 	if err := f.disk.step(unix.EIO, "sync %s", f.path); err != nil {
@@ -605,9 +603,9 @@ func (f *file) Sync() error {
 	return nil
 }
 
-// Close implements disk.File. It closes the file, even if it fails.
+// Close implements durable.DiskFile. It closes the file, even if it fails.
 func (f *file) Close() error {
-	err := f.File.Close()
+	err := f.DiskFile.Close()
 	if bad := f.disk.step(unix.EIO, "close %s", f.path); bad != nil {
 		err = &fs.PathError{Op: "close", Path: f.path, Err: bad}
 	}
