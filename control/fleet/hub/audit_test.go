@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -18,6 +19,7 @@ import (
 	"weir/control/api/client"
 	"weir/control/api/server"
 	"weir/control/audit"
+	"weir/filter/key"
 )
 
 // Each change at the hub is a line of the audit with who asked for it and what became of
@@ -132,6 +134,39 @@ func TestAudit(t *testing.T) {
 	if r := f.lastRecord(); r.Change != "block" || r.Changed != 0 || r.Error != ErrStopped.Error() {
 		t.Errorf("%+v", r)
 	}
+}
+
+// A change that is recorded, and whose client leaves before it is a version, is in the audit as made, with what
+// the client was told.
+func TestAuditOfWhoLeaves(t *testing.T) {
+	f := newFleet(t)
+	f.start("")
+	for i := range 200 { // the version may be made first
+		address := fmt.Sprintf("192.0.2.%d", i+1)
+		of := key.Source(netip.MustParsePrefix(address + "/32"))
+		ctx, leave := context.WithCancel(t.Context())
+		var leaving sync.WaitGroup
+		leaving.Go(func() {
+			for recorded := false; !recorded; {
+				if err := f.hub.Do(t.Context(), func() error { _, recorded = f.hub.journal.Current("block", of); return nil }); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+			leave()
+		})
+		_, err := f.hub.Change(ctx, block(address))
+		leaving.Wait()
+		if err == nil {
+			continue
+		}
+		r := f.lastRecord()
+		if !errors.Is(err, context.Canceled) || r.Changed != 1 || !slices.Equal(r.First, []string{address}) || r.Error != err.Error() {
+			t.Errorf("%v: %+v", err, r)
+		}
+		return
+	}
+	t.Error("each version was made before its client had left")
 }
 
 // Nodes and sites that commands enroll and revoke are in the audit once each, with the time
