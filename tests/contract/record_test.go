@@ -2,8 +2,12 @@ package contract
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
+	"io"
 	"log/slog"
+	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -14,11 +18,14 @@ import (
 
 	"weir/bpf"
 	"weir/control/capture"
+	"weir/control/endpoint"
 	"weir/control/engine"
 	"weir/control/explain"
+	"weir/control/export"
 	"weir/control/observe"
 	"weir/control/observe/events"
 	"weir/control/observe/traffic"
+	"weir/control/quantity"
 	"weir/control/replay"
 	"weir/control/stage/connections"
 	"weir/control/stage/first"
@@ -36,8 +43,10 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/loader/netif"
+	"weir/tests/ipfix"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // configurationsVariable has the number of configurations of TestOneRecord; packetsVariable has
@@ -80,6 +89,7 @@ type records struct {
 	counted map[string]uint64              // packets by list, as events name them
 	drops   map[observe.DroppedFlow]uint64 // as events name them
 	reasons map[verdict.Reason]int         // that packets left for
+	others  *loader.Stats                  // of a program with the same tracker of dropped packets
 }
 
 // records draws the stages, rules and penalties of a program. Packets of one direction are judged by
@@ -191,7 +201,7 @@ func (r random) records(t testing.TB, i int) (all []*records) {
 		n.iface = events.Interface{Target: at, Stats: n.Stats(), Lists: names, Policy: &g.Policy}
 		n.Stats().Sample(everythingAndNew())
 		if entry == "TC, in" { // all programs of a direction count in the same memory, with the same penalties
-			n.drops, n.penalties = all[0].drops, all[0].penalties
+			n.drops, n.penalties, n.others = all[0].drops, all[0].penalties, all[0].Stats()
 		}
 		if n.punishes {
 			n.punish(t, r)
@@ -420,9 +430,9 @@ func (n *records) judge(frame []byte, o verdict.Outcome) error {
 	return nil
 }
 
-// end compares what was counted of all packets: by lists, by the tracker of dropped packets, and by
-// the recorder of drops.
-func (n *records) end(t *testing.T) {
+// end compares what was counted of all packets: by lists, by the tracker of dropped packets, by
+// the recorder of drops, and in records of IPFIX.
+func (n *records) end(t *testing.T, r random) {
 	t.Helper()
 	hits := make(map[string]loader.Counter)
 	for i, c := range n.Stats().Lists(nil) {
@@ -481,11 +491,105 @@ func (n *records) end(t *testing.T) {
 	if len(n.drops) > 0 && len(all.Flows) < min(len(n.drops), 20)/2 {
 		t.Errorf("%d flows recorded, events of %d", len(all.Flows), len(n.drops))
 	}
+	if n.others != nil {
+		plus := func(a, b loader.Counter) loader.Counter {
+			return loader.Counter{Packets: a.Packets + b.Packets, Bytes: a.Bytes + b.Bytes}
+		}
+		for i, c := range n.others.Lists(nil) {
+			if name := n.nameOf(i); name != "" {
+				hits[name] = plus(hits[name], c)
+			}
+		}
+		for i, c := range n.others.Reasons(nil)[:verdict.NumReasons] {
+			tally.In[i] = plus(tally.In[i], c)
+		}
+	}
+	if !n.at.Out { // IPFIX has records of incoming packets
+		n.export(t, r, &report, recorder.ListNames(now), observe.ExportedLists{Hits: hits, Trial: trial}, tally.In)
+	}
+}
+
+// export compares the records of IPFIX, in whatever order the report of the tracker comes.
+func (n *records) export(t *testing.T, r random, dropped *observe.DropReport, names []string, lists observe.ExportedLists, grown traffic.Counters) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	log := slog.New(slog.DiscardHandler)
+	x := observe.NewExports(nil, log)
+	collector := export.Collector{Name: "records"}
+	collector.SetDefaults()
+	collector.IPFIX = endpoint.URL("tcp://" + l.Addr().String())
+	now := time.Now()
+	x.Configure(export.Spec{Collectors: []export.Collector{collector}, Interval: quantity.Duration(time.Second)}, now, nil)
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	report := &tracker.Report{Role: tracker.Drops, Interval: dropped.Interval}
+	for _, f := range dropped.Flows {
+		report.Flows = append(report.Flows, tracker.Flow{Flow: f})
+	}
+	drops := func(r verdict.Reason) bool { return n.Policy.Action(r) == verdict.Drop }
+	comes := r.IntN(3)
+	for second := range 4 {
+		if second == comes {
+			x.Report(now, report, names, n.Policy.Monitor)
+		}
+		now = now.Add(time.Second)
+		rates := traffic.Rates{Monitor: n.Policy.Monitor}
+		if second == 0 {
+			rates.Grown = grown
+		}
+		x.Second(now, rates, true, drops, lists)
+	}
+	go x.Close(wait.Patience)
+	stream, err := io.ReadAll(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := ipfix.NewReader()
+	for len(stream) > 0 {
+		size := binary.BigEndian.Uint16(stream[2:])
+		if err := read.Read(stream[:size]); err != nil {
+			t.Fatal(err)
+		}
+		stream = stream[size:]
+	}
+	byList, byReason := make(map[string]uint64), make(map[string]uint64)
+	for _, record := range read.Records {
+		if record.Domain != 1 || len(record.Texts) != 2 { // options have no reason and no list
+			continue
+		}
+		reason, list := record.Texts[0], record.Texts[1]
+		byReason[reason] += record.Packets
+		if list == "" {
+			continue
+		}
+		byList[list] += record.Packets
+		of := func(f observe.DroppedFlow) bool { return f.Remote == record.Source && f.List == list }
+		if !record.Source.IsUnspecified() && !slices.ContainsFunc(slices.Collect(maps.Keys(n.drops)), of) {
+			t.Errorf("IPFIX has %d packets of %v by list %q, and no event has", record.Packets, record.Source, list)
+		}
+	}
+	for list, hits := range lists.Hits {
+		if byList[list] != hits.Packets {
+			t.Errorf("IPFIX has %d packets by list %q, which has matched %d (the report came in second %d)", byList[list], list, hits.Packets, comes)
+		}
+	}
+	for reason, count := range grown {
+		if name := verdict.Reason(reason).String(); byReason[name] != count.Packets {
+			t.Errorf("IPFIX has %d packets that are %s, of %d", byReason[name], name, count.Packets)
+		}
+	}
 }
 
 // Everything that names the list of a packet names the same: the lists' counters, events, captures,
-// new flows, the tracker and the recorder of dropped packets, the answer of explain, and a search
-// through all entries; for each reason, after any stage, on the lean path and the general one, at
+// new flows, the tracker and the recorder of dropped packets, records of IPFIX, the answer of explain,
+// and a search through all entries; for each reason, after any stage, on the lean path and the general one, at
 // XDP and TC, of both directions and families. WEIR_CONFIGURATIONS and WEIR_PACKETS are how many
 // there are.
 func TestOneRecord(t *testing.T) {
@@ -558,7 +662,7 @@ func TestOneRecord(t *testing.T) {
 				}
 				passed++
 			}
-			n.end(t)
+			n.end(t, r)
 			for reason, count := range n.reasons {
 				if seen[reason.String()] += count; reason == verdict.Policed && allows {
 					ways["policed beside an allow list"] += count
