@@ -193,13 +193,23 @@ func (x *Exports) batch(now time.Time, monitor, last bool) export.Batch {
 		f.Packets, f.Bytes, f.Reason, f.Dropped = n.Packets, n.Bytes, r.String(), x.drops[r]
 		b.All = append(b.All, f)
 	}
+	listed := func(name string) verdict.Reason {
+		if monitor || x.last.Trial[name] {
+			return verdict.WouldBlock
+		}
+		return verdict.Blocked
+	}
+	// A report may come after the records of its packets, and takes none of other lists.
+	unlisted := x.reasons
+	for name, n := range x.lists {
+		of := &unlisted[listed(name)]
+		*of = minus(*of, least(*of, n))
+	}
 	for id, f := range x.sources {
 		if id.list == "" {
-			rest := x.reasons[id.reason]
-			put(f, id.reason, &rest)
+			put(f, id.reason, &unlisted[id.reason])
 			continue
 		}
-		// A report that comes after its list's record would take the packets of others.
 		rest := x.lists[id.list]
 		put(f, id.reason, &rest)
 		x.lists[id.list] = rest
@@ -213,15 +223,12 @@ func (x *Exports) batch(now time.Time, monitor, last bool) export.Batch {
 	}
 	whole := export.Flow{Begin: x.began, End: now}
 	for name, n := range x.lists {
-		listed := verdict.Blocked
-		if monitor || x.last.Trial[name] {
-			listed = verdict.WouldBlock
-		}
-		before := x.reasons[listed]
+		reason := listed(name)
+		before := x.reasons[reason]
 		whole.List, whole.Packets, whole.Bytes = name, n.Packets, n.Bytes
 		if name != "" && len(b.All) < export.MaxFlows-int(verdict.NumReasons) {
-			put(whole, listed, &ready[listed])
-			n = minus(n, least(n, minus(before, x.reasons[listed])))
+			put(whole, reason, &ready[reason])
+			n = minus(n, least(n, minus(before, x.reasons[reason])))
 		}
 		if x.lists[name] = n; n.Packets == 0 || name == "" {
 			delete(x.lists, name)

@@ -534,17 +534,33 @@ func (n *records) export(t *testing.T, r random, dropped *observe.DropReport, na
 		report.Flows = append(report.Flows, tracker.Flow{Flow: f})
 	}
 	drops := func(r verdict.Reason) bool { return n.Policy.Action(r) == verdict.Drop }
-	comes := r.IntN(3)
-	for second := range 4 {
+	half := func(c loader.Counter) loader.Counter {
+		return loader.Counter{Packets: c.Packets / 2, Bytes: c.Bytes / 2}
+	}
+	begun := observe.ExportedLists{Hits: make(map[string]loader.Counter), Trial: lists.Trial}
+	for name, c := range lists.Hits {
+		// The daemon reads what lists have matched after the reasons.
+		begun.Hits[name] = half(loader.Counter{Packets: c.Packets + 1, Bytes: c.Bytes + 1})
+	}
+	comes := r.IntN(4)
+	for second := range 6 {
 		if second == comes {
 			x.Report(now, report, names, n.Policy.Monitor)
 		}
 		now = now.Add(time.Second)
-		rates := traffic.Rates{Monitor: n.Policy.Monitor}
-		if second == 0 {
-			rates.Grown = grown
+		rates, matched := traffic.Rates{Monitor: n.Policy.Monitor}, begun
+		for i, c := range grown {
+			switch first := half(c); second {
+			case 0:
+				rates.Grown[i] = first
+			case 2:
+				rates.Grown[i] = loader.Counter{Packets: c.Packets - first.Packets, Bytes: c.Bytes - first.Bytes}
+			}
 		}
-		x.Second(now, rates, true, drops, lists)
+		if second >= 2 {
+			matched = lists
+		}
+		x.Second(now, rates, true, drops, matched)
 	}
 	go x.Close(wait.Patience)
 	stream, err := io.ReadAll(c)
