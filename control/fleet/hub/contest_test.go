@@ -2,15 +2,18 @@ package hub
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"weir/control/config"
 	"weir/control/fleet/broker"
+	"weir/control/fleet/wire"
 	"weir/filter/key"
 	"weir/tests/wait"
 )
@@ -193,5 +196,81 @@ func TestSecondHubByReports(t *testing.T) {
 	}
 	if b.says("older copy") || b.says("make them again") {
 		t.Errorf("problems %q", b.problems())
+	}
+}
+
+// What a visit has found says more than a question or a report that comes later, and a hub acknowledges while it has
+// looked for others, and has met none with a claim that is not smaller.
+func TestContest(t *testing.T) {
+	c := newContest(0)
+	if c.settled() {
+		t.Error("settled before other hubs were looked for")
+	}
+	close(c.looked)
+	if !c.settled() {
+		t.Error("not settled though no other hub was met")
+	}
+	for _, step := range []struct {
+		from  evidence
+		hub   wire.Hub
+		where string // from then on
+		news  bool
+	}{
+		{byReport, wire.Hub{Instance: "a"}, "0", true},
+		{byQuestion, wire.Hub{Instance: "a"}, "1", false},
+		{byVisit, wire.Hub{Instance: "a"}, "2", false},
+		{byQuestion, wire.Hub{Instance: "a", Claim: 1}, "2", true},
+		{byReport, wire.Hub{Instance: "a"}, "2", false}, // of before
+		{byVisit, wire.Hub{Instance: "b"}, "2", false},
+		{byReport, wire.Hub{Instance: "b", Claim: 2}, "0", false},
+	} {
+		news := c.meet(rival{Hub: step.hub, from: step.from, where: fmt.Sprint(int(step.from)), seen: time.Now()})
+		if c.rival.where != step.where || news != step.news || c.settled() {
+			t.Errorf("%+v: the other hub is %+v, news %t, settled %t", step, c.rival, news, c.settled())
+		}
+	}
+	if !c.overruled() {
+		t.Error("a larger claim does not overrule")
+	}
+}
+
+// A command after the start changes nothing before other hubs were looked for.
+func TestCommandsWaitForVisits(t *testing.T) {
+	t.Parallel() // it waits
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	f := newFleet(t)
+	f.besides("tls://127.0.0.1:1")
+	f.change(block("203.0.113.1"))
+	f.stop()
+	f.besides("tls://" + silent.Addr().String())
+	visitor, err := silent.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer visitor.Close()
+	done := make(chan error, 1)
+	go func() {
+		_, err := f.hub.Change(t.Context(), block("198.51.100.1"))
+		done <- err
+	}()
+	wait.For(t, "catalogs", func() bool { return f.hub.Metrics().Published.Catalogs >= 3 })
+	select {
+	case err := <-done:
+		t.Errorf("the command has ended: %v", err)
+	default:
+	}
+	if n := f.truth()["block"].Len(); n != 1 {
+		t.Errorf("%d entries, want the one before", n)
+	}
+	visitor.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if n := f.truth()["block"].Len(); n != 2 {
+		t.Errorf("%d entries, want two", n)
 	}
 }
