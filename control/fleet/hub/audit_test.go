@@ -136,8 +136,8 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// A change that is recorded, and whose client leaves before it is a version, is in the audit as made, with what
-// the client was told.
+// A change that is recorded, and whose client leaves before it is a version, is in the audit as made, with
+// the error that is returned.
 func TestAuditOfWhoLeaves(t *testing.T) {
 	f := newFleet(t)
 	f.start("")
