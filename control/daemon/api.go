@@ -6,7 +6,6 @@ import (
 	"weir/control/api/server"
 	"weir/control/audit"
 	"weir/control/console"
-	"weir/control/fleet/member"
 	"weir/control/fleet/node"
 	"weir/control/lists"
 	"weir/control/metrics"
@@ -31,7 +30,7 @@ type API struct {
 	*observe.TrafficHistory
 	*observe.DropRecorder
 	*observe.Conversations
-	*member.Rehearsals
+	*rehearsals
 
 	early *serve.Early // at the API's socket; nil: it could not be opened yet
 	consoles

@@ -12,7 +12,6 @@ import (
 	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/engine"
-	"weir/control/fleet/member"
 	"weir/control/journal"
 	"weir/control/ruleset"
 	"weir/filter/membership"
@@ -25,7 +24,7 @@ type builder struct {
 	active     *active
 	observers  *observers
 	monitor    *override
-	rehearsals *member.Rehearsals
+	rehearsals *rehearsals
 	queue      *queuedChanges
 	journal    *journal.Journal
 	version    string

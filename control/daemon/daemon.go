@@ -27,7 +27,6 @@ import (
 	"weir/control/durable"
 	"weir/control/engine"
 	"weir/control/feed"
-	"weir/control/fleet/member"
 	"weir/control/history"
 	"weir/control/journal"
 	"weir/control/lists"
@@ -112,7 +111,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if c.Console.Listen != "" {
 		d.api.Console = console.New(d.api, string(c.Console.Listen), c.Console.TLS != config.TLS{}, o.Version)
 	}
-	if d.fleet.Node, err = member.Open(c, o.Version, false, o.Log); err != nil {
+	if d.fleet.Node, err = openNode(c, o.Version, false, o.Log); err != nil {
 		return nil, err
 	}
 	if d.service.Manager, err = serve.DialManager(); err != nil {
@@ -138,7 +137,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if err := d.changes.queued.Open(c, o.File); err != nil {
 		o.Log.Error("changes that were given while no daemon answered are not made: " + err.Error())
 	}
-	d.api.early = serveOf(c).Open(server.StartingHandler(&starter{d.changes.queued, o.Progress, d.fleet.Member, o.Version, time.Now()}), o.Log)
+	d.api.early = serveOf(c).Open(server.StartingHandler(&starter{d.changes.queued, o.Progress, &d.fleet, o.Version, time.Now()}), o.Log)
 	defer func() {
 		if err != nil {
 			d.api.early.Close()
@@ -180,8 +179,8 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	}
 	d.upkeep = upkeep{pins: pinned{loop: d.loop, active: d.active, readings: &d.readings, log: o.Log}, clock: d.clock, log: o.Log}
 	d.fleet = fleet{
-		Member:     member.New(&d.service, o.Log),
-		rehearsals: member.NewRehearsals(lends, d.observers.hub, d.observers.collateral),
+		service:    &d.service,
+		rehearsals: &rehearsals{host: lends, hub: d.observers.hub, collateral: d.observers.collateral},
 	}
 	d.feeds = feeds{loop: d.loop, active: d.active, observers: &d.observers, activate: d.take, log: o.Log, usage: make(map[*feed.Feed]*usage)}
 	d.feeds.Reader = lists.NewReader(&d.feeds, d.audit, o.Log)
@@ -201,7 +200,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.api = &API{
 		reconfigured: d, loop: d.loop, records: records{d.audit}, notices: d.observers.notifier, readings: &d.readings,
 		changer: &d.changes, trials: &d.trials, override: &d.monitor, policing: &d.policing,
-		TrafficHistory: &d.observers.history, DropRecorder: d.observers.drops, Conversations: d.observers.collateral, Rehearsals: d.fleet.rehearsals,
+		TrafficHistory: &d.observers.history, DropRecorder: d.observers.drops, Conversations: d.observers.collateral, rehearsals: d.fleet.rehearsals,
 
 		consoles:    consoles{audit: d.audit},
 		stageRoutes: d.observers.stages.Routes(host{d.loop, d.active, d.audit}),
@@ -231,7 +230,7 @@ func (d *Daemon) start(ctx context.Context, c *config.Config) (err error) {
 	if err := d.fleet.Await(ctx, inherited.Lists); err != nil {
 		return err
 	}
-	p, err := ruleset.Read(ctx, c, ruleset.Options{Log: d.o.Log, Version: d.o.Version, Journal: d.journal, Progress: d.o.Progress, Watcher: d.feeds.watcher, Shared: d.fleet.Member, Trials: d.trials.Decided(), Limits: d.policing.limits(c), Attached: inherited.Lists, RolledBack: d.reloads.rolledBack})
+	p, err := ruleset.Read(ctx, c, ruleset.Options{Log: d.o.Log, Version: d.o.Version, Journal: d.journal, Progress: d.o.Progress, Watcher: d.feeds.watcher, Shared: &d.fleet, Trials: d.trials.Decided(), Limits: d.policing.limits(c), Attached: inherited.Lists, RolledBack: d.reloads.rolledBack})
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/feed"
-	"weir/control/fleet/member"
 	"weir/control/fleet/node"
 	"weir/control/fleet/wire"
 	"weir/control/lists"
@@ -18,12 +17,6 @@ var (
 	_ ruleset.Source = (*feed.Feed)(nil)
 	_ ruleset.Source = (*node.List)(nil)
 )
-
-// fleet is the host's membership of a fleet. It is safe for concurrent use.
-type fleet struct {
-	*member.Member
-	rehearsals *member.Rehearsals
-}
 
 // TakeLists implements [node.Daemon]. The lists change like those of a configuration
 // that is reloaded: with one step for each interface, or not at all.

@@ -20,7 +20,6 @@ import (
 	"weir/control/fleet/broker"
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/hub"
-	"weir/control/fleet/member"
 	"weir/control/fleet/node"
 	"weir/control/fleet/wire"
 	"weir/control/serve"
@@ -511,12 +510,11 @@ func TestFleetAwaitsUnsaved(t *testing.T) {
 		return err == nil && len(f.Nodes) == 1 && f.Nodes[0].State == api.NodeCurrent
 	})
 	h.stop()
-	n, err := member.Open(c, "test", true, slog.New(slog.DiscardHandler))
+	n, err := openNode(c, "test", true, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := member.New(new(serve.Manager), slog.New(slog.DiscardHandler))
-	f.Node = n
+	f := &fleet{Node: n, service: &service{Manager: new(serve.Manager), log: slog.New(slog.DiscardHandler)}}
 	ended := make(chan error, 1)
 	go func() { ended <- f.Await(t.Context(), []string{"fleet.block", "fleet.unsaved", "own"}) }()
 	wait.For(t, "what the start waits for", func() bool {

@@ -21,7 +21,7 @@ func (h hosting) Lend(ctx context.Context, fn func(ruleset.Active) error) error 
 	return h.d.loop.Do(ctx, func() error { return fn(h.lent()) })
 }
 
-// LendAlone implements [member.Host].
+// LendAlone is Lend for what may change programs: it waits while an engine is built.
 func (h hosting) LendAlone(ctx context.Context, fn func(ruleset.Active) error) error {
 	return h.d.loop.doAlone(ctx, func() error { return fn(h.lent()) })
 }
@@ -32,7 +32,8 @@ func (h hosting) Stats() []*loader.Stats { return h.d.active.attach.Stats(false)
 // Note implements [observe.Host]. It is for Run's goroutine.
 func (h hosting) Note() { h.d.note() }
 
-// SampleClean implements [member.Host]. It is for Run's goroutine.
+// SampleClean has the programs report packets that match nothing, or no longer, with one step for each interface. It
+// is for LendAlone, in Run's goroutine.
 func (h hosting) SampleClean(on bool) error {
 	active := h.d.active
 	if active.engine.SamplesClean() == on {

@@ -14,7 +14,6 @@ import (
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/feed"
-	"weir/control/fleet/member"
 	"weir/control/journal"
 	"weir/control/lists"
 	"weir/control/ruleset"
@@ -33,11 +32,11 @@ func Prepare(ctx context.Context, c *config.Config, log *slog.Logger, progress *
 	if err != nil {
 		return nil, err
 	}
-	n, err := member.Open(c, "", true, log)
+	n, err := openNode(c, "", true, log)
 	if err != nil {
 		return nil, err
 	}
-	p, err := ruleset.Read(ctx, c, ruleset.Options{Log: log, Journal: j, ReadOnly: true, Progress: progress, Shared: &member.Member{Node: n}, Trials: lists.LoadTrials(statePath(c, lists.TrialFile), by, log)})
+	p, err := ruleset.Read(ctx, c, ruleset.Options{Log: log, Journal: j, ReadOnly: true, Progress: progress, Shared: &fleet{Node: n}, Trials: lists.LoadTrials(statePath(c, lists.TrialFile), by, log)})
 	if err == nil && p.Unopened != nil {
 		return nil, p.Unopened
 	}

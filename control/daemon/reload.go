@@ -199,7 +199,7 @@ func (d *Daemon) assemble(c *config.Config, of *stages.Table, feeds map[string]*
 	d.loop.Doing("a configuration is activated", "")
 	last, decided := d.active.prepared.Copy(), d.trials.Decided()
 	next := reassembly{applied: d.active.applied}
-	d.loop.aside(func() { next.Ruleset = ruleset.Assemble(c, of, d.journal, feeds, d.fleet.Member, last, decided) })
+	d.loop.aside(func() { next.Ruleset = ruleset.Assemble(c, of, d.journal, feeds, &d.fleet, last, decided) })
 	return next
 }
 

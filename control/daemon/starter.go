@@ -11,14 +11,13 @@ import (
 
 	"weir/control/api"
 	"weir/control/feed"
-	"weir/control/fleet/member"
 )
 
 // starter answers while the daemon starts.
 type starter struct {
 	queued   *queuedChanges
 	progress *feed.Progress
-	fleet    *member.Member
+	fleet    *fleet
 	version  string
 	since    time.Time
 }

@@ -1,6 +1,4 @@
-// Package member is a host's membership of a fleet, as its daemon has it: the lists that its configuration
-// has from there, and the wait for them at a start.
-package member
+package daemon
 
 import (
 	"context"
@@ -24,34 +22,27 @@ import (
 	"weir/control/ruleset"
 )
 
-// manager notifies the service manager while the start waits.
-type manager interface {
-	Ready(status string) error
-	Alive(status string) error
-}
+// fleet is the host's membership of a fleet: the lists that its configuration has from there, and the wait for
+// them at a start. It is safe for concurrent use.
+type fleet struct {
+	Node       *node.Node // nil: the host is in none
+	rehearsals *rehearsals
 
-// Member is a host that may be in a fleet, as its daemon has it. It is safe for concurrent use.
-type Member struct {
-	Node    *node.Node // nil: the host is in none
-	service manager
+	service *service               // notified while the start waits
 	awaits  atomic.Pointer[string] // what the start waits for; nil: nothing
-	log     *slog.Logger
 }
-
-// New returns a host that is in no fleet yet.
-func New(service manager, log *slog.Logger) *Member { return &Member{service: service, log: log} }
 
 // Awaited returns what the start waits for, "" for nothing.
-func (f *Member) Awaited() string {
+func (f *fleet) Awaited() string {
 	if text := f.awaits.Load(); text != nil {
 		return *text
 	}
 	return ""
 }
 
-// Open returns the node of the fleet that a configuration names, nil if it names
+// openNode returns the node of the fleet that a configuration names, nil if it names
 // none.
-func Open(c *config.Config, version string, readOnly bool, log *slog.Logger) (*node.Node, error) {
+func openNode(c *config.Config, version string, readOnly bool, log *slog.Logger) (*node.Node, error) {
 	if !c.Fleet.On() {
 		return nil, nil
 	}
@@ -67,12 +58,12 @@ func Open(c *config.Config, version string, readOnly bool, log *slog.Logger) (*n
 }
 
 // Known implements [ruleset.Shared].
-func (f *Member) Known() bool {
+func (f *fleet) Known() bool {
 	return f.Node != nil && slices.ContainsFunc(f.Node.Lists(), func(l *node.List) bool { return l.Contents().Len() > 0 })
 }
 
 // Lists implements [ruleset.Shared].
-func (f *Member) Lists(c *config.Config) (lists []config.List, from map[string]ruleset.Source) {
+func (f *fleet) Lists(c *config.Config) (lists []config.List, from map[string]ruleset.Source) {
 	if f.Node == nil {
 		return nil, nil
 	}
@@ -115,7 +106,7 @@ const awaitInterval = 100 * time.Millisecond
 // Await waits until the lists of the fleet are known which a program has that filters
 // already: what would replace it must not be without them. The node may have lost what it
 // had saved, and the hub be out of reach.
-func (f *Member) Await(ctx context.Context, attached []string) error {
+func (f *fleet) Await(ctx context.Context, attached []string) error {
 	if f.Node == nil {
 		return nil
 	}
@@ -152,15 +143,15 @@ func (f *Member) Await(ctx context.Context, attached []string) error {
 		f.awaits.Store(&text)
 		switch now := time.Now(); {
 		case notified.IsZero(): // the program from before filters: no service manager is to end this
-			f.notified(f.service.Ready(text))
+			f.service.notified(f.service.Ready(text))
 			notified = now
 		case now.Sub(notified) >= time.Second:
-			f.notified(f.service.Alive(text))
+			f.service.notified(f.service.Alive(text))
 			notified = now
 		}
 		if what := strings.Join(lists, ","); what != logged {
 			logged = what
-			f.log.Warn("the lists of the fleet that filter already are not saved: "+text, "lists", what)
+			f.service.log.Warn("the lists of the fleet that filter already are not saved: "+text, "lists", what)
 		}
 		select {
 		case <-ctx.Done():
@@ -175,15 +166,8 @@ func (f *Member) Await(ctx context.Context, attached []string) error {
 	}
 }
 
-// notified logs that the service manager could not be notified.
-func (f *Member) notified(err error) {
-	if err != nil {
-		f.log.Warn(err.Error())
-	}
-}
-
 // Status returns the state of the node, nil if the host is in no fleet.
-func (f *Member) Status() *api.Fleet {
+func (f *fleet) Status() *api.Fleet {
 	if f.Node == nil {
 		return nil
 	}
@@ -202,7 +186,7 @@ func (f *Member) Status() *api.Fleet {
 }
 
 // Metrics returns the same for metrics.
-func (f *Member) Metrics() *metrics.Fleet {
+func (f *fleet) Metrics() *metrics.Fleet {
 	s := f.Status()
 	if s == nil {
 		return nil

@@ -1,4 +1,4 @@
-package member
+package daemon
 
 import (
 	"cmp"
@@ -23,20 +23,8 @@ import (
 	"weir/filter/verdict"
 )
 
-// Host is the daemon.
-type Host interface {
-	ruleset.Host
-
-	// LendAlone is Lend for what may change programs: it waits while an engine is built.
-	LendAlone(ctx context.Context, fn func(ruleset.Active) error) error
-
-	// SampleClean has the programs report packets that match nothing, or no longer, with one step for
-	// each interface. It is for LendAlone.
-	SampleClean(on bool) error
-}
-
-// Conversations is the record of the addresses with which this host converses.
-type Conversations interface {
+// conversationRecord is the record of the addresses with which this host converses.
+type conversationRecord interface {
 	// Records reports whether there is one.
 	Records() bool
 	// ConversedWith returns with which addresses that additions drop this host has conversed
@@ -47,28 +35,23 @@ type Conversations interface {
 // measureInterval is how often conversations are measured.
 const measureInterval = time.Minute
 
-// Rehearsals has the rehearsals of all lists. It is safe for concurrent use, but for what says
+// rehearsals has the rehearsals of all lists. It is safe for concurrent use, but for what says
 // otherwise.
 //
 // Programs report packets that match nothing, too, while a version is rehearsed: all of them, or samples
 // where there are too many. What a version would drop in addition it drops by the entries that it adds,
 // or that it removes from an allow list; each packet is matched against these.
-type Rehearsals struct {
-	host       Host
+type rehearsals struct {
+	host       hosting
 	hub        *events.Hub
-	collateral Conversations
+	collateral conversationRecord
 
 	mu     sync.Mutex
 	byList map[string]*rehearsal // as the hub calls the list
 }
 
-// NewRehearsals returns the rehearsals of a host, whose packets come from a hub.
-func NewRehearsals(host Host, hub *events.Hub, collateral Conversations) *Rehearsals {
-	return &Rehearsals{host: host, hub: hub, collateral: collateral}
-}
-
 // Any reports whether there is a rehearsal.
-func (x *Rehearsals) Any() bool {
+func (x *rehearsals) Any() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return len(x.byList) > 0
@@ -104,7 +87,7 @@ const maxAffected = 1024
 var rehearsed = []verdict.Reason{verdict.Clean, verdict.Allowed, verdict.WouldBlock, verdict.Truncated, verdict.Malformed, verdict.Unparsed}
 
 // Rehearse implements [node.Daemon].
-func (x *Rehearsals) Rehearse(ctx context.Context, name string, c *node.Candidate) error {
+func (x *rehearsals) Rehearse(ctx context.Context, name string, c *node.Candidate) error {
 	x.mu.Lock()
 	before := x.byList[name]
 	delete(x.byList, name)
@@ -154,7 +137,7 @@ func (x *Rehearsals) Rehearse(ctx context.Context, name string, c *node.Candidat
 }
 
 // Rehearsed implements [node.Daemon].
-func (x *Rehearsals) Rehearsed(name string) wire.Rehearsal {
+func (x *rehearsals) Rehearsed(name string) wire.Rehearsal {
 	x.mu.Lock()
 	r := x.byList[name]
 	x.mu.Unlock()
@@ -174,7 +157,7 @@ func (x *Rehearsals) Rehearsed(name string) wire.Rehearsal {
 }
 
 // Measure implements [node.Daemon].
-func (x *Rehearsals) Measure(ctx context.Context, name string, c *node.Candidate, before *list.Set) *wire.Conversed {
+func (x *rehearsals) Measure(ctx context.Context, name string, c *node.Candidate, before *list.Set) *wire.Conversed {
 	of, err := listOf(name, c.Settings)
 	if err != nil || of.Action == config.Allow || !x.collateral.Records() {
 		return nil
@@ -189,7 +172,7 @@ func (x *Rehearsals) Measure(ctx context.Context, name string, c *node.Candidate
 // followActive sets what a rehearsal matches packets against, by what is active now, unless that
 // is as it was. With millions of entries it takes seconds, of which the loop has only the beginning.
 // It is for the goroutine of the rehearsal, or before that runs.
-func (x *Rehearsals) followActive(ctx context.Context, r *rehearsal, of config.List) error {
+func (x *rehearsals) followActive(ctx context.Context, r *rehearsal, of config.List) error {
 	var p *ruleset.Ruleset // what is active
 	if err := x.host.LendAlone(ctx, func(a ruleset.Active) error {
 		p = a.Copy()
@@ -243,7 +226,7 @@ func (x *Rehearsals) followActive(ctx context.Context, r *rehearsal, of config.L
 }
 
 // count counts what a version would drop until ctx is done.
-func (x *Rehearsals) count(ctx context.Context, r *rehearsal, of config.List, packets <-chan events.Event) {
+func (x *rehearsals) count(ctx context.Context, r *rehearsal, of config.List, packets <-chan events.Event) {
 	again, measure := time.NewTicker(time.Second), time.NewTicker(measureInterval)
 	defer again.Stop()
 	defer measure.Stop()

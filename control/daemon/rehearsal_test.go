@@ -1,17 +1,14 @@
-package member
+package daemon
 
 import (
 	"context"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 
 	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/fleet/wire"
-	"weir/control/list"
-	"weir/control/list/listfile"
 	"weir/control/observe/events"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -32,11 +29,11 @@ func TestRehearsalWouldBlock(t *testing.T) {
 	}
 }
 
-// conversations are with one address, whatever is dropped.
-type conversations struct{}
+// oneConversation is with one address, whatever is dropped.
+type oneConversation struct{}
 
-func (conversations) Records() bool { return true }
-func (conversations) ConversedWith(context.Context, engine.Additions, func(netip.Addr) bool) *wire.Conversed {
+func (oneConversation) Records() bool { return true }
+func (oneConversation) ConversedWith(context.Context, engine.Additions, func(netip.Addr) bool) *wire.Conversed {
 	return &wire.Conversed{Addresses: 1}
 }
 
@@ -46,7 +43,7 @@ func TestRehearsalConversed(t *testing.T) {
 	end()
 	for _, allow := range []bool{false, true} {
 		r := &rehearsal{allow: allow}
-		(&Rehearsals{collateral: conversations{}}).count(over, r, config.List{}, nil)
+		(&rehearsals{collateral: oneConversation{}}).count(over, r, config.List{}, nil)
 		if known := r.sum.Conversed != nil; known == allow {
 			t.Errorf("allow list %t: known %t", allow, known)
 		}
@@ -80,13 +77,4 @@ func TestRehearsalLimited(t *testing.T) {
 			t.Errorf("%+v: %+v", c, r.sum)
 		}
 	}
-}
-
-func setOf(t *testing.T, entries ...string) *list.Set {
-	t.Helper()
-	e, _, err := listfile.Parse("test", strings.NewReader(strings.Join(entries, "\n")), listfile.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return e.Set()
 }
