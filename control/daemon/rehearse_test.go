@@ -143,10 +143,13 @@ func TestFleetRehearsal(t *testing.T) {
 	t.Parallel() // it waits a lot
 	h := newFleetHub(t)
 	feed := feedFile(t, "feed", "192.0.2.1\n")
-	h.start("max_age: 2s\nrollout: {limit: 1%, packets: 0, waves: [{labels: [canary], mode: rehearse, for: 2s}]}\nlists: {drop: {sources: [{file: " + feed + "}], interval: 1s}}")
+	h.start("max_age: 2s\nrollout: {limit: 1%, packets: 100, waves: [{labels: [canary], mode: rehearse, for: 2s}]}\nlists: {drop: {sources: [{file: " + feed + "}], interval: 1s}}")
 	l := lab.New(t)
 	d := startLists(t, l, io.Discard, "fleet: {enroll: "+h.enroll("edge-1", "canary")+"}")
-	becomes(t, d, "192.0.2.1", verdict.Drop)
+	wait.For(t, "the first version, to which a hundred packets were compared", func() bool {
+		send(t, l, 5, "10.1.2.3")
+		return verdictOf(t, d, "192.0.2.1") == verdict.Drop
+	})
 	write(t, feed, "192.0.2.1\n198.51.100.0/24\n")
 	state := func() (r *api.FleetRollout) {
 		t.Helper()
