@@ -2,7 +2,7 @@
 //
 // It is strict: an unknown key, a wrong type or a value out of range is an error
 // with its file, line, column and path, and all errors in a file are reported at
-// once. [Example] is a file to start from. [Schema] describes the file to editors;
+// once. [Example] is a file to start from. weir.schema.json describes the file to editors;
 // it is generated from the types here and quotes their comments:
 //
 //	go test ./control/config -run TestSchema -update
@@ -31,11 +31,6 @@ import (
 //
 //go:embed weir.yaml
 var Example []byte
-
-// Schema is a JSON schema, draft 2020-12, of weir.yaml.
-//
-//go:embed weir.schema.json
-var Schema []byte
 
 // Config is a configuration with its defaults. Stages are off unless the file has their sections.
 //

@@ -1,7 +1,6 @@
 package config
 
 import (
-	_ "embed"
 	"fmt"
 	"net"
 	"net/url"
@@ -13,16 +12,6 @@ import (
 
 	"weir/control/quantity"
 )
-
-// HubExample is a hub.yaml that an operator would copy and change.
-//
-//go:embed hub.yaml
-var HubExample []byte
-
-// HubSchema is a JSON schema, draft 2020-12, of hub.yaml.
-//
-//go:embed hub.schema.json
-var HubSchema []byte
 
 // Hub is the configuration of the hub of a fleet.
 type Hub struct {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -10,7 +11,11 @@ import (
 )
 
 func TestHub(t *testing.T) {
-	h, err := ParseHub("hub.yaml", HubExample)
+	example, err := os.ReadFile("hub.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := ParseHub("hub.yaml", example)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	_ "embed"
 	"encoding/json"
 	"flag"
 	"go/ast"
@@ -43,6 +44,14 @@ var update = flag.Bool("update", false, "write weir.schema.json")
 
 const schemaFile = "weir.schema.json"
 
+var (
+	//go:embed weir.schema.json
+	published []byte
+
+	//go:embed hub.schema.json
+	publishedOfHub []byte
+)
+
 // TestSchema holds the published schemas to the types and their comments.
 func TestSchema(t *testing.T) {
 	g := generator{t, comments(t)}
@@ -51,8 +60,8 @@ func TestSchema(t *testing.T) {
 		published                []byte
 		defaults                 any
 	}{
-		{schemaFile, "weir.yaml", "weir's configuration.", Schema, Default()},
-		{"hub.schema.json", "hub.yaml", "The configuration of the hub of a fleet.", HubSchema, DefaultHub()},
+		{schemaFile, "weir.yaml", "weir's configuration.", published, Default()},
+		{"hub.schema.json", "hub.yaml", "The configuration of the hub of a fleet.", publishedOfHub, DefaultHub()},
 	} {
 		schema := g.of(reflect.ValueOf(c.defaults).Elem(), c.description)
 		schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -100,7 +109,7 @@ func alternatives() string {
 // sections call theirs.
 func TestExampleShowsEachKey(t *testing.T) {
 	var schema any
-	if err := json.Unmarshal(Schema, &schema); err != nil {
+	if err := json.Unmarshal(published, &schema); err != nil {
 		t.Fatal(err)
 	}
 	var examples []any
@@ -412,7 +421,7 @@ func bound(t *testing.T, s string) float64 {
 
 // compiled is the schema, ready to hold values against.
 var compiled = sync.OnceValues(func() (*jsonschema.Schema, error) {
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema))
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(published))
 	if err != nil {
 		return nil, err
 	}
