@@ -19,7 +19,6 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
-	"weir/control/api/routing"
 	"weir/control/api/server"
 	"weir/control/explain"
 	forwarding "weir/control/stage/multicast"
@@ -214,7 +213,7 @@ func (d *fakeDaemon) EndConsole(context.Context) (api.ConsoleEnded, error) {
 	return api.ConsoleEnded{Sessions: 2}, d.err
 }
 
-func (d *fakeDaemon) Routes() []routing.Route { return forwarding.Routes(d) }
+func (d *fakeDaemon) Routes() []api.Route { return forwarding.Routes(d) }
 
 func (d *fakeDaemon) Multicast(context.Context) (api.Multicast, error) {
 	return d.multicast, d.err

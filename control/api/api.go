@@ -1,7 +1,7 @@
 // Package api has the types of the HTTP API of a running daemon, and of the hub of a fleet:
 // JSON over a Unix socket, or over TCP with client certificates. Paths begin with a version;
-// within one, names stay and new ones may be added. It imports nothing of weir; packages
-// client and server do the rest.
+// within one, names stay and new ones may be added. It has what client and server agree on beside the
+// types, too: routes, paths, parameters, headers and limits. It imports nothing of weir.
 package api
 
 import (

@@ -4,16 +4,15 @@ import (
 	"context"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 	"weir/control/audit"
 	"weir/control/engine"
 )
 
 // stageRoutes are the routes of stages.
-type stageRoutes []routing.Route
+type stageRoutes []api.Route
 
 // Routes implements [server.Router].
-func (r stageRoutes) Routes() []routing.Route { return r }
+func (r stageRoutes) Routes() []api.Route { return r }
 
 // host is the daemon, as the routes of stages need it. It implements [multicast.Host].
 type host struct {

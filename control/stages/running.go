@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"weir/control/api/routing"
+	"weir/control/api"
 	"weir/control/engine"
 	"weir/control/observe/events"
 	"weir/control/stage"
@@ -54,7 +54,7 @@ func (r *Running) Follow(next *Table) {
 }
 
 // Routes returns the routes that stages have of their own. A host answers by them.
-func (r *Running) Routes(h multicast.Host) []routing.Route { return r.Groups.Routes(h) }
+func (r *Running) Routes(h multicast.Host) []api.Route { return r.Groups.Routes(h) }
 
 // Samples returns what stages say of the host and of interfaces, whose programs are of a generation.
 func (r *Running) Samples(g *engine.Generation) []stage.Sample {

@@ -10,12 +10,11 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // askNodes sends a request that waits for nodes.
 func askNodes[T any](ctx context.Context, c *Client, method, path string, query url.Values, nodes []string, body []byte) (*T, error) {
-	query[routing.NodeParameter] = nodes
+	query[api.NodeParameter] = nodes
 	soon, cancel := context.WithTimeoutCause(ctx, askTimeout, fmt.Errorf("the hub at %s does not answer within %v", c.path, askTimeout))
 	defer cancel()
 	return Ask[T](soon, c, method, path+"?"+query.Encode(), body)
@@ -26,13 +25,13 @@ const askTimeout = time.Minute
 
 // ExplainFleet asks nodes what becomes of packets.
 func (c *Client) ExplainFleet(ctx context.Context, nodes []string, packets string) (*api.FleetExplanation, error) {
-	return askNodes[api.FleetExplanation](ctx, c, http.MethodGet, routing.FleetExplainPath, url.Values{"q": {packets}}, nodes, nil)
+	return askNodes[api.FleetExplanation](ctx, c, http.MethodGet, api.FleetExplainPath, url.Values{"q": {packets}}, nodes, nil)
 }
 
 // TopFleet asks nodes for the largest flows.
 func (c *Client) TopFleet(ctx context.Context, nodes []string, asked api.FleetTopQuestion) (*api.FleetTop, error) {
 	query := url.Values{"key": {asked.Key}, "unit": {asked.Unit}, "share": {strconv.FormatFloat(asked.Share, 'g', -1, 64)}}
-	return askNodes[api.FleetTop](ctx, c, http.MethodGet, routing.FleetTopPath, query, nodes, nil)
+	return askNodes[api.FleetTop](ctx, c, http.MethodGet, api.FleetTopPath, query, nodes, nil)
 }
 
 // TraceFleet asks nodes where and when packets may have passed.
@@ -41,5 +40,5 @@ func (c *Client) TraceFleet(ctx context.Context, nodes []string, asked api.Trace
 	if err != nil {
 		return nil, err
 	}
-	return askNodes[api.FleetTraced](ctx, c, http.MethodPost, routing.FleetTracePath, url.Values{}, nodes, body)
+	return askNodes[api.FleetTraced](ctx, c, http.MethodPost, api.FleetTracePath, url.Values{}, nodes, body)
 }

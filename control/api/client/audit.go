@@ -6,10 +6,9 @@ import (
 	"strconv"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // Audit returns the last changes, the latest first.
 func (c *Client) Audit(ctx context.Context, limit int) (*api.Audit, error) {
-	return Get[api.Audit](ctx, c, routing.AuditPath+"?"+url.Values{routing.LimitParameter: {strconv.Itoa(limit)}}.Encode())
+	return Get[api.Audit](ctx, c, api.AuditPath+"?"+url.Values{api.LimitParameter: {strconv.Itoa(limit)}}.Encode())
 }

@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 	"weir/control/clock"
 )
 
@@ -90,7 +89,7 @@ func DialTLS(address, cert, key, ca string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificate %s with key %s: %w", cert, key, err)
 	}
-	authorities, err := routing.ReadAuthorities(ca)
+	authorities, err := api.ReadAuthorities(ca)
 	if err != nil {
 		return nil, err
 	}
@@ -100,24 +99,24 @@ func DialTLS(address, cert, key, ca string) (*Client, error) {
 
 // Top returns the current traffic.
 func (c *Client) Top(ctx context.Context) (*api.Top, error) {
-	return Get[api.Top](ctx, c, routing.TopPath)
+	return Get[api.Top](ctx, c, api.TopPath)
 }
 
 // Weights returns the weights learned from the traffic.
 func (c *Client) Weights(ctx context.Context) (*api.Weights, error) {
-	return Get[api.Weights](ctx, c, routing.WeightsPath)
+	return Get[api.Weights](ctx, c, api.WeightsPath)
 }
 
 // Lists returns the lists.
 func (c *Client) Lists(ctx context.Context) (*api.Lists, error) {
-	return Get[api.Lists](ctx, c, routing.ListsPath)
+	return Get[api.Lists](ctx, c, api.ListsPath)
 }
 
 // MaxChange bounds a change, in bytes of JSON.
-const MaxChange = routing.MaxBody
+const MaxChange = api.MaxBody
 
 // ErrTooLarge is the error of a larger one.
-var ErrTooLarge = routing.ErrTooLarge
+var ErrTooLarge = api.ErrTooLarge
 
 // Change adds or removes entries. It fails with a [*api.BadRequest] if the daemon does
 // not understand or refuses the change. Change, Refresh and Reload have no timeout
@@ -138,14 +137,14 @@ func askChange[T any](ctx context.Context, c *Client, change api.Change) (*T, er
 	case len(body) > MaxChange: // the server's refusal might not arrive while the body is being sent
 		return nil, ErrTooLarge
 	}
-	return Ask[T](ctx, c, method, routing.EntriesPath, body)
+	return Ask[T](ctx, c, method, api.EntriesPath, body)
 }
 
 // Refresh reads the sources of a list now, or with "" those of all lists.
 func (c *Client) Refresh(ctx context.Context, list string) (*api.Refreshed, error) {
-	path := routing.RefreshPath
+	path := api.RefreshPath
 	if list != "" {
-		path = strings.Replace(routing.RefreshListPath, "{list}", url.PathEscape(list), 1)
+		path = strings.Replace(api.RefreshListPath, "{list}", url.PathEscape(list), 1)
 	}
 	return Ask[api.Refreshed](ctx, c, http.MethodPost, path, nil)
 }
@@ -153,57 +152,57 @@ func (c *Client) Refresh(ctx context.Context, list string) (*api.Refreshed, erro
 // Accept is like Refresh, and accepts, this once, sources that have shrunk or
 // become empty, or cover more than max_coverage.
 func (c *Client) Accept(ctx context.Context, list string) (*api.Refreshed, error) {
-	path := strings.Replace(routing.RefreshListPath, "{list}", url.PathEscape(list), 1)
+	path := strings.Replace(api.RefreshListPath, "{list}", url.PathEscape(list), 1)
 	return Ask[api.Refreshed](ctx, c, http.MethodPost, path+"?accept=true", nil)
 }
 
 // Collateral returns with which addresses of a list the host has conversed, "" for all lists.
 func (c *Client) Collateral(ctx context.Context, list string) (*api.Collateral, error) {
-	path := routing.CollateralPath
+	path := api.CollateralPath
 	if list != "" {
-		path += "?" + url.Values{routing.ListParameter: {list}}.Encode()
+		path += "?" + url.Values{api.ListParameter: {list}}.Encode()
 	}
 	return Get[api.Collateral](ctx, c, path)
 }
 
 // Worth returns what lists are worth.
 func (c *Client) Worth(ctx context.Context) (*api.ListsWorth, error) {
-	return Get[api.ListsWorth](ctx, c, routing.WorthPath)
+	return Get[api.ListsWorth](ctx, c, api.WorthPath)
 }
 
 // Versions returns the versions of a list's sources. With "" for diff, each has its difference to
 // the one before; with the beginning of a checksum, that version alone; with two, the second
 // version has its difference to the first.
 func (c *Client) Versions(ctx context.Context, list string, diff ...string) (*api.ListVersions, error) {
-	path := strings.Replace(routing.VersionsPath, "{list}", url.PathEscape(list), 1)
+	path := strings.Replace(api.VersionsPath, "{list}", url.PathEscape(list), 1)
 	if len(diff) == 0 {
 		return Get[api.ListVersions](ctx, c, path)
 	}
-	return Ask[api.ListVersions](ctx, c, http.MethodGet, path+"?"+url.Values{routing.DiffParameter: diff}.Encode(), nil)
+	return Ask[api.ListVersions](ctx, c, http.MethodGet, path+"?"+url.Values{api.DiffParameter: diff}.Encode(), nil)
 }
 
 // Rollback returns to the contents of a list before the last change of its sources. It fails
 // with a [*api.BadRequest] if these are not known.
 func (c *Client) Rollback(ctx context.Context, list string) (*api.Refreshed, error) {
-	path := strings.Replace(routing.RollbackPath, "{list}", url.PathEscape(list), 1)
+	path := strings.Replace(api.RollbackPath, "{list}", url.PathEscape(list), 1)
 	return Ask[api.Refreshed](ctx, c, http.MethodPost, path, nil)
 }
 
 // Reload makes the daemon read its configuration again.
 func (c *Client) Reload(ctx context.Context) (*api.Reloaded, error) {
-	return Ask[api.Reloaded](ctx, c, http.MethodPost, routing.ReloadPath, nil)
+	return Ask[api.Reloaded](ctx, c, http.MethodPost, api.ReloadPath, nil)
 }
 
 // ReloadUnconfirmed is Reload, but the daemon returns to the configuration before
 // after a time, unless Confirm is called.
 func (c *Client) ReloadUnconfirmed(ctx context.Context, within time.Duration) (*api.Reloaded, error) {
-	query := url.Values{routing.ConfirmParameter: {strconv.FormatFloat(within.Seconds(), 'f', -1, 64)}}
-	return Ask[api.Reloaded](ctx, c, http.MethodPost, routing.ReloadPath+"?"+query.Encode(), nil)
+	query := url.Values{api.ConfirmParameter: {strconv.FormatFloat(within.Seconds(), 'f', -1, 64)}}
+	return Ask[api.Reloaded](ctx, c, http.MethodPost, api.ReloadPath+"?"+query.Encode(), nil)
 }
 
 // Confirm confirms the last reload.
 func (c *Client) Confirm(ctx context.Context) error {
-	_, err := Ask[api.Confirmed](ctx, c, http.MethodPost, routing.ConfirmPath, nil)
+	_, err := Ask[api.Confirmed](ctx, c, http.MethodPost, api.ConfirmPath, nil)
 	return err
 }
 
@@ -278,8 +277,8 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (*htt
 		if !limited {
 			until = time.Now().Add(Silence) // to begin with it: by then the daemon was silent for too long
 		}
-		q.Header.Set(routing.ProcessHeader, ownProcess())
-		q.Header.Set(routing.UntilHeader, strconv.FormatInt(int64(clock.This().Ran()+time.Until(until)), 10))
+		q.Header.Set(api.ProcessHeader, ownProcess())
+		q.Header.Set(api.UntilHeader, strconv.FormatInt(int64(clock.This().Ran()+time.Until(until)), 10))
 	}
 	return c.http.Do(q)
 }

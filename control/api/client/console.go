@@ -6,7 +6,6 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // OpenConsole asks for a URL that opens the console once.
@@ -15,10 +14,10 @@ func (c *Client) OpenConsole(ctx context.Context, r api.ConsoleRequest) (*api.Co
 	if err != nil {
 		return nil, err
 	}
-	return Ask[api.ConsoleOpened](ctx, c, http.MethodPost, routing.ConsolePath, body)
+	return Ask[api.ConsoleOpened](ctx, c, http.MethodPost, api.ConsolePath, body)
 }
 
 // EndConsole ends all sessions of the console.
 func (c *Client) EndConsole(ctx context.Context) (*api.ConsoleEnded, error) {
-	return Ask[api.ConsoleEnded](ctx, c, http.MethodDelete, routing.ConsolePath, nil)
+	return Ask[api.ConsoleEnded](ctx, c, http.MethodDelete, api.ConsolePath, nil)
 }

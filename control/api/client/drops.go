@@ -6,15 +6,14 @@ import (
 	"strconv"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // Drops asks who was dropped.
 func (c *Client) Drops(ctx context.Context, asked api.DropsQuestion) (*api.Drops, error) {
 	q := url.Values{
-		routing.ByParameter:    {asked.By},
-		routing.LastParameter:  {strconv.FormatFloat(asked.Last.Seconds(), 'g', -1, 64)},
-		routing.LimitParameter: {strconv.Itoa(asked.Limit)},
+		api.ByParameter:    {asked.By},
+		api.LastParameter:  {strconv.FormatFloat(asked.Last.Seconds(), 'g', -1, 64)},
+		api.LimitParameter: {strconv.Itoa(asked.Limit)},
 	}
-	return Get[api.Drops](ctx, c, routing.DropsPath+"?"+q.Encode())
+	return Get[api.Drops](ctx, c, api.DropsPath+"?"+q.Encode())
 }

@@ -12,33 +12,32 @@ import (
 	"strings"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // queryOfEntries returns the parameters of a question.
 func queryOfEntries(e api.EntriesQuestion) string {
 	q := url.Values{}
 	if e.List != "" {
-		q.Set(routing.ListParameter, e.List)
+		q.Set(api.ListParameter, e.List)
 	}
 	if e.Expiring != 0 {
-		q.Set(routing.ExpiringParameter, strconv.FormatFloat(e.Expiring.Seconds(), 'g', -1, 64))
+		q.Set(api.ExpiringParameter, strconv.FormatFloat(e.Expiring.Seconds(), 'g', -1, 64))
 	}
 	if e.Manual {
-		q.Set(routing.ManualParameter, "1")
+		q.Set(api.ManualParameter, "1")
 	}
 	if e.After != "" {
-		q.Set(routing.AfterParameter, e.After)
+		q.Set(api.AfterParameter, e.After)
 	}
 	if e.Limit != 0 {
-		q.Set(routing.LimitParameter, strconv.Itoa(e.Limit))
+		q.Set(api.LimitParameter, strconv.Itoa(e.Limit))
 	}
 	return q.Encode()
 }
 
 // Entries asks for a page of manual entries.
 func (c *Client) Entries(ctx context.Context, asked api.EntriesQuestion) (*api.Entries, error) {
-	path := routing.EntriesPath
+	path := api.EntriesPath
 	if query := queryOfEntries(asked); query != "" {
 		path += "?" + query
 	}
@@ -52,19 +51,19 @@ func (c *Client) Flush(ctx context.Context, list string, change api.FlushChange)
 	if err != nil {
 		return nil, err
 	}
-	return Ask[api.Changed](ctx, c, http.MethodPost, strings.Replace(routing.FlushPath, "{list}", url.PathEscape(list), 1), body)
+	return Ask[api.Changed](ctx, c, http.MethodPost, strings.Replace(api.FlushPath, "{list}", url.PathEscape(list), 1), body)
 }
 
 // Export writes all active entries of a list in a format to w, and returns how many
 // it left out since the format cannot express them.
 func (c *Client) Export(ctx context.Context, list, format string, w io.Writer) (leftOut int, err error) {
-	path := strings.Replace(routing.ExportPath, "{list}", url.PathEscape(list), 1) + "?" + url.Values{routing.FormatParameter: {format}}.Encode()
+	path := strings.Replace(api.ExportPath, "{list}", url.PathEscape(list), 1) + "?" + url.Values{api.FormatParameter: {format}}.Encode()
 	r, err := c.send(ctx, http.MethodGet, path, nil)
 	if err != nil {
 		return 0, err
 	}
 	defer r.Body.Close()
-	if leftOut, err = strconv.Atoi(r.Header.Get(routing.LeftOutHeader)); err != nil {
+	if leftOut, err = strconv.Atoi(r.Header.Get(api.LeftOutHeader)); err != nil {
 		return 0, errors.New("the answer does not say whether it is complete")
 	}
 	if _, err := io.Copy(w, r.Body); err != nil {

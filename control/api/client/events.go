@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // ErrStopped is the error of events that were followed when the daemon stopped.
@@ -22,7 +21,7 @@ var ErrStopped = errors.New("weir has stopped")
 func (c *Client) Events(ctx context.Context, asked api.Events) (iter.Seq2[*api.Event, error], error) {
 	asking, cancel := context.WithCancelCause(ctx)
 	late := time.AfterFunc(patience, func() { cancel(c.Silent(patience)) })
-	r, err := c.send(asking, http.MethodGet, routing.EventsPath+"?"+asked.Query().Encode(), nil)
+	r, err := c.send(asking, http.MethodGet, api.EventsPath+"?"+asked.Query().Encode(), nil)
 	late.Stop()
 	if err != nil {
 		cancel(nil)

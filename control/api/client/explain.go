@@ -7,19 +7,18 @@ import (
 	"net/url"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // Explain returns the answer to a question: about an entry, in the format of lists.
 func (c *Client) Explain(ctx context.Context, question string) (*api.Explanation, error) {
-	return Ask[api.Explanation](ctx, c, http.MethodGet, routing.ExplainPath+"?q="+url.QueryEscape(question), nil)
+	return Ask[api.Explanation](ctx, c, http.MethodGet, api.ExplainPath+"?q="+url.QueryEscape(question), nil)
 }
 
 // ExplainSoon is Explain without the places of entries in their sources. To find these, the daemon
 // reads the sources.
 func (c *Client) ExplainSoon(ctx context.Context, question string) (*api.Explanation, error) {
-	query := url.Values{"q": {question}, routing.PlacesParameter: {"false"}}
-	return Get[api.Explanation](ctx, c, routing.ExplainPath+"?"+query.Encode())
+	query := url.Values{"q": {question}, api.PlacesParameter: {"false"}}
+	return Get[api.Explanation](ctx, c, api.ExplainPath+"?"+query.Encode())
 }
 
 // ExplainFrames explains Ethernet frames, at most MaxExplained.
@@ -28,7 +27,7 @@ func (c *Client) ExplainFrames(ctx context.Context, frames [][]byte) ([]api.Expl
 	if err != nil {
 		return nil, err
 	}
-	e, err := Ask[api.Explanations](ctx, c, http.MethodPost, routing.ExplainPath, body)
+	e, err := Ask[api.Explanations](ctx, c, http.MethodPost, api.ExplainPath, body)
 	if err != nil {
 		return nil, err
 	}

@@ -5,22 +5,21 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // Fleet asks a hub for the state of its fleet.
 func (c *Client) Fleet(ctx context.Context) (*api.HubStatus, error) {
-	return Get[api.HubStatus](ctx, c, routing.FleetPath)
+	return Get[api.HubStatus](ctx, c, api.FleetPath)
 }
 
 // ReloadFleet makes a hub read its configuration again.
 func (c *Client) ReloadFleet(ctx context.Context) (*api.FleetReloaded, error) {
-	return Ask[api.FleetReloaded](ctx, c, http.MethodPost, routing.ReloadPath, nil)
+	return Ask[api.FleetReloaded](ctx, c, http.MethodPost, api.ReloadPath, nil)
 }
 
 // TakeOver makes a hub rule the nodes, and not another one with the same keys.
 func (c *Client) TakeOver(ctx context.Context) (*api.FleetTakenOver, error) {
-	return Ask[api.FleetTakenOver](ctx, c, http.MethodPost, routing.TakeOverPath, nil)
+	return Ask[api.FleetTakenOver](ctx, c, http.MethodPost, api.TakeOverPath, nil)
 }
 
 // ChangeFleet is Change for a hub.

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // SetMonitor switches monitor mode on for a time, 0 for ever, whatever the
@@ -17,5 +16,5 @@ func (c *Client) SetMonitor(ctx context.Context, on bool, during time.Duration) 
 	if err != nil {
 		return nil, err
 	}
-	return Ask[api.Monitored](ctx, c, http.MethodPost, routing.MonitorPath, body)
+	return Ask[api.Monitored](ctx, c, http.MethodPost, api.MonitorPath, body)
 }

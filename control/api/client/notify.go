@@ -6,7 +6,6 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // TestNotify sends a test event to a receiver of notifications, "" for all, and
@@ -16,7 +15,7 @@ func (c *Client) TestNotify(ctx context.Context, target string) ([]api.NotifyTes
 	if err != nil {
 		return nil, err
 	}
-	n, err := Ask[api.NotifyTests](ctx, c, http.MethodPost, routing.NotifyTestPath, body)
+	n, err := Ask[api.NotifyTests](ctx, c, http.MethodPost, api.NotifyTestPath, body)
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,6 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // SetPolice limits what an interface receives to a rate, whatever the configuration says, or ends
@@ -16,5 +15,5 @@ func (c *Client) SetPolice(ctx context.Context, change api.PoliceChange) (*api.P
 	if err != nil {
 		return nil, err
 	}
-	return Ask[api.Policed](ctx, c, http.MethodPost, routing.PolicePath, body)
+	return Ask[api.Policed](ctx, c, http.MethodPost, api.PolicePath, body)
 }

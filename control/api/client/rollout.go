@@ -6,7 +6,6 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // Roll changes the course of rollouts at a hub.
@@ -15,5 +14,5 @@ func (c *Client) Roll(ctx context.Context, asked api.FleetRoll) (*api.FleetRolle
 	if err != nil {
 		return nil, err
 	}
-	return Ask[api.FleetRolled](ctx, c, http.MethodPost, routing.RolloutsPath, body)
+	return Ask[api.FleetRolled](ctx, c, http.MethodPost, api.RolloutsPath, body)
 }

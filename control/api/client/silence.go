@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // Silence is how long a daemon may show no sign of life before a request to it ends: neither an
@@ -126,9 +125,9 @@ func (c *Client) pause() time.Duration {
 func (c *Client) probe(ctx context.Context, within time.Duration) (*api.Status, error) {
 	soon, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	path := routing.StatusPath
+	path := api.StatusPath
 	if c.hub {
-		path = routing.FleetPath
+		path = api.FleetPath
 	}
 	plain := &Client{path: c.path, base: c.base, http: http.Client{Transport: c.http.Transport}, hub: c.hub, unwatched: true}
 	s, err := Ask[api.Status](soon, plain, http.MethodGet, path, nil)

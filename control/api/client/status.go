@@ -4,10 +4,9 @@ import (
 	"context"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // Status returns the states of all interfaces.
 func (c *Client) Status(ctx context.Context) (*api.Status, error) {
-	return Get[api.Status](ctx, c, routing.StatusPath)
+	return Get[api.Status](ctx, c, api.StatusPath)
 }

@@ -6,7 +6,6 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // Trace returns where and when packets may have passed. It fails with a [*api.BadRequest]
@@ -16,5 +15,5 @@ func (c *Client) Trace(ctx context.Context, asked api.TraceQuestion) (*api.Trace
 	if err != nil {
 		return nil, err
 	}
-	return Ask[api.Traced](ctx, c, http.MethodPost, routing.TracePath, body)
+	return Ask[api.Traced](ctx, c, http.MethodPost, api.TracePath, body)
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // Enforce ends the trial of a list, or begins one, whatever the configuration says. It fails
@@ -27,5 +26,5 @@ func enforce[T any](ctx context.Context, c *Client, list string, change api.Enfo
 	if err != nil {
 		return nil, err
 	}
-	return Ask[T](ctx, c, http.MethodPost, strings.Replace(routing.EnforcePath, "{list}", url.PathEscape(list), 1), body)
+	return Ask[T](ctx, c, http.MethodPost, strings.Replace(api.EnforcePath, "{list}", url.PathEscape(list), 1), body)
 }

@@ -20,7 +20,6 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
-	"weir/control/api/routing"
 	forwarding "weir/control/stage/multicast"
 )
 
@@ -130,7 +129,7 @@ func TestWhatIsAskedForArrives(t *testing.T) {
 // A script must be able to go through any list without a look whether it is there.
 func TestListsAreNeverNull(t *testing.T) {
 	s := source{top: &api.Top{Trackers: []api.Tracker{{}}}, weights: &api.Weights{}}
-	for _, path := range []string{routing.TopPath, routing.WeightsPath} {
+	for _, path := range []string{api.TopPath, api.WeightsPath} {
 		r := httptest.NewRecorder()
 		Handler(daemon{s, nil}).ServeHTTP(r, httptest.NewRequest(http.MethodGet, path, nil))
 		if body := r.Body.String(); r.Code != http.StatusOK || strings.Contains(body, "null") {
@@ -150,7 +149,7 @@ func TestLimitOfTop(t *testing.T) {
 	s := source{top: &api.Top{Trackers: []api.Tracker{{Flows: flows}, {Flows: flows[:1]}}, Sources: &sources}}
 	for query, want := range map[string]int{"": api.MaxTop, "?limit=1": 1, "?limit=7": 7, "?limit=100": api.MaxTop} {
 		r := httptest.NewRecorder()
-		Handler(daemon{s, nil}).ServeHTTP(r, httptest.NewRequest(http.MethodGet, routing.TopPath+query, nil))
+		Handler(daemon{s, nil}).ServeHTTP(r, httptest.NewRequest(http.MethodGet, api.TopPath+query, nil))
 		var got api.Top
 		if err := json.Unmarshal(r.Body.Bytes(), &got); err != nil {
 			t.Fatalf("%q: %s", query, r.Body)
@@ -172,17 +171,17 @@ func TestRefusals(t *testing.T) {
 		status             int
 		want, allow        string
 	}{
-		{"no rates yet", "GET", routing.TopPath, nothing, 503, "try again", ""},
-		{"a limit of nothing", "GET", routing.TopPath + "?limit=0", nothing, 400, `limit="0": want 1 to 100`, ""},
-		{"a limit that is too large", "GET", routing.TopPath + "?limit=101", nothing, 400, `limit="101": want 1 to 100`, ""},
-		{"a limit that is no number", "GET", routing.TopPath + "?limit=1e9", nothing, 400, `limit="1e9": want 1 to 100`, ""},
-		{"an unknown parameter", "GET", routing.TopPath + "?last=5", nothing, 400, `unknown parameter "last": want limit`, ""},
-		{"nothing learned", "GET", routing.WeightsPath, nothing, 404, "learns no weights", ""},
+		{"no rates yet", "GET", api.TopPath, nothing, 503, "try again", ""},
+		{"a limit of nothing", "GET", api.TopPath + "?limit=0", nothing, 400, `limit="0": want 1 to 100`, ""},
+		{"a limit that is too large", "GET", api.TopPath + "?limit=101", nothing, 400, `limit="101": want 1 to 100`, ""},
+		{"a limit that is no number", "GET", api.TopPath + "?limit=1e9", nothing, 400, `limit="1e9": want 1 to 100`, ""},
+		{"an unknown parameter", "GET", api.TopPath + "?last=5", nothing, 400, `unknown parameter "last": want limit`, ""},
+		{"nothing learned", "GET", api.WeightsPath, nothing, 404, "learns no weights", ""},
 		{"unknown path", "GET", "/v1/tops", nothing, 404, "this is a daemon, which has no /v1/tops: it has /v1/status, /v1/top, ", ""},
 		{"unknown version", "GET", "/v2/top", nothing, 404, "/v1/top", ""},
 		{"root", "GET", "/", nothing, 404, "/v1/top", ""},
-		{"wrong method", "POST", routing.TopPath, nothing, 405, "use GET", "GET"},
-		{"no number", "GET", routing.TopPath, source{top: &api.Top{Packets: math.NaN()}}, 500, "NaN", ""},
+		{"wrong method", "POST", api.TopPath, nothing, 405, "use GET", "GET"},
+		{"no number", "GET", api.TopPath, source{top: &api.Top{Packets: math.NaN()}}, 500, "NaN", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := httptest.NewRecorder()
@@ -464,4 +463,4 @@ type daemon struct {
 }
 
 // Routes returns the routes of stages.
-func (d daemon) Routes() []routing.Route { return forwarding.Routes(d.controls) }
+func (d daemon) Routes() []api.Route { return forwarding.Routes(d.controls) }

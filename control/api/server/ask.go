@@ -9,7 +9,6 @@ import (
 	"strconv"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 	"weir/filter/sketch"
 )
 
@@ -30,14 +29,14 @@ const maxNamed = 1000
 // askRoutes ask nodes.
 func askRoutes(a Asker) []route {
 	named := func(q *http.Request) ([]string, error) {
-		nodes := q.URL.Query()[routing.NodeParameter]
+		nodes := q.URL.Query()[api.NodeParameter]
 		if len(nodes) > maxNamed {
 			return nil, &api.BadRequest{Err: fmt.Errorf("%d nodes: name at most %d, or none for all", len(nodes), maxNamed)}
 		}
 		return nodes, nil
 	}
 	return []route{
-		{http.MethodGet, routing.FleetExplainPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		{http.MethodGet, api.FleetExplainPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			nodes, err := named(q)
 			if err != nil {
 				return nil, err
@@ -45,9 +44,9 @@ func askRoutes(a Asker) []route {
 			question := q.URL.Query().Get("q")
 			e, err := a.Explain(q.Context(), nodes, question)
 			e.Nodes = list(e.Nodes)
-			return e, askAsIn(routing.FleetExplainPath, question, err)
+			return e, askAsIn(api.FleetExplainPath, question, err)
 		}},
-		{http.MethodGet, routing.FleetTopPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		{http.MethodGet, api.FleetTopPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			nodes, err := named(q)
 			if err != nil {
 				return nil, err
@@ -60,7 +59,7 @@ func askRoutes(a Asker) []route {
 			t.Nodes, t.Flows = list(t.Nodes), list(t.Flows)
 			return t, err
 		}},
-		{http.MethodPost, routing.FleetTracePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+		{http.MethodPost, api.FleetTracePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 			nodes, err := named(q)
 			if err != nil {
 				return nil, err

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // asked is a hub that notes which nodes it is asked about.
@@ -29,7 +28,7 @@ func (a *asked) Top(_ context.Context, nodes []string, _ api.FleetTopQuestion) (
 
 // A question names any number of nodes up to a limit, and each other parameter once.
 func TestNodesOfQuestion(t *testing.T) {
-	query := func(n int) string { return strings.Repeat("&"+routing.NodeParameter+"=edge", n) }
+	query := func(n int) string { return strings.Repeat("&"+api.NodeParameter+"=edge", n) }
 	for _, c := range []struct {
 		query  string
 		nodes  int
@@ -37,7 +36,7 @@ func TestNodesOfQuestion(t *testing.T) {
 	}{
 		{"", 0, 200}, {query(1), 1, 200}, {query(2), 2, 200}, {query(maxNamed), maxNamed, 200}, {query(maxNamed + 1), 0, 400},
 	} {
-		for _, path := range []string{routing.FleetExplainPath + "?q=192.0.2.1", routing.FleetTopPath + "?key=src"} {
+		for _, path := range []string{api.FleetExplainPath + "?q=192.0.2.1", api.FleetTopPath + "?key=src"} {
 			h, r := &asked{}, httptest.NewRecorder()
 			HubHandler(h).ServeHTTP(r, httptest.NewRequest("GET", path+c.query, nil))
 			if r.Code != c.status || !slices.Equal(h.nodes, slices.Repeat([]string{"edge"}, c.nodes)) {

@@ -4,11 +4,10 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 func auditRoute(d Auditor) route {
-	return route{http.MethodGet, routing.AuditPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+	return route{http.MethodGet, api.AuditPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 		limit, err := onlyLimit(q.URL.Query(), api.DefaultAudit, api.MaxAudit)
 		if err != nil {
 			return nil, err

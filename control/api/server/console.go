@@ -5,7 +5,6 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // Consoles opens sessions of a console, and ends them.
@@ -18,9 +17,9 @@ type Consoles interface {
 
 func consoleRoutes(d Consoles) []route {
 	return []route{
-		{http.MethodPost, routing.ConsolePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+		{http.MethodPost, api.ConsolePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 			var r api.ConsoleRequest
-			if err := routing.ReadBody(w, q, 1<<20, &r); err != nil {
+			if err := api.ReadBody(w, q, 1<<20, &r); err != nil {
 				return nil, err
 			}
 			if err := api.CheckSSH(r.SSH); err != nil {
@@ -30,7 +29,7 @@ func consoleRoutes(d Consoles) []route {
 			r.UID, r.Client, r.Process = by.UID, by.Client, by.Process
 			return d.OpenConsole(q.Context(), r)
 		}},
-		{http.MethodDelete, routing.ConsolePath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		{http.MethodDelete, api.ConsolePath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			return d.EndConsole(q.Context())
 		}},
 	}

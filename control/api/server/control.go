@@ -11,18 +11,17 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // readWithin returns in what time a reload has to be confirmed, 0 for never.
 func readWithin(query url.Values) (time.Duration, error) {
-	text := query.Get(routing.ConfirmParameter)
+	text := query.Get(api.ConfirmParameter)
 	if text == "" {
 		return 0, nil
 	}
 	seconds, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(seconds >= 1 && seconds <= 24*60*60) {
-		return 0, &api.BadRequest{Err: fmt.Errorf("%s=%.60q: want 1 to %d", routing.ConfirmParameter, text, 24*60*60)}
+		return 0, &api.BadRequest{Err: fmt.Errorf("%s=%.60q: want 1 to %d", api.ConfirmParameter, text, 24*60*60)}
 	}
 	return time.Duration(seconds * float64(time.Second)), nil
 }
@@ -31,7 +30,7 @@ func readWithin(query url.Values) (time.Duration, error) {
 // something.
 func controlRoutes(c Daemon) []route {
 	return slices.Concat(changeRoutes(c.Change), refreshRoutes(c.Refresh), []route{
-		{http.MethodGet, routing.ListsPath, func(http.ResponseWriter, *http.Request) (any, error) {
+		{http.MethodGet, api.ListsPath, func(http.ResponseWriter, *http.Request) (any, error) {
 			lists := slices.Clone(list(c.Lists())) // the daemon's slice must not change
 			for i := range lists {
 				lists[i].Feeds, lists[i].LeftOut, lists[i].Spare = list(lists[i].Feeds), list(lists[i].LeftOut), list(lists[i].Spare)
@@ -42,7 +41,7 @@ func controlRoutes(c Daemon) []route {
 			}
 			return api.Lists{Lists: lists}, nil
 		}},
-		{http.MethodGet, routing.WorthPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		{http.MethodGet, api.WorthPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			w, err := c.Worth(q.Context())
 			w.Lists = list(w.Lists)
 			for i := range w.Lists {
@@ -50,8 +49,8 @@ func controlRoutes(c Daemon) []route {
 			}
 			return w, err
 		}},
-		{http.MethodGet, routing.CollateralPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-			a, err := c.Collateral(q.Context(), q.URL.Query().Get(routing.ListParameter))
+		{http.MethodGet, api.CollateralPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			a, err := c.Collateral(q.Context(), q.URL.Query().Get(api.ListParameter))
 			a.Lists = list(a.Lists)
 			for i := range a.Lists {
 				a.Lists[i].Latest = list(a.Lists[i].Latest)
@@ -59,7 +58,7 @@ func controlRoutes(c Daemon) []route {
 			return a, err
 		}},
 		enforceRoute(c.Enforce),
-		{http.MethodPost, routing.ReloadPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		{http.MethodPost, api.ReloadPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			within, err := readWithin(q.URL.Query())
 			if err != nil {
 				return nil, err
@@ -72,21 +71,21 @@ func controlRoutes(c Daemon) []route {
 			}
 			return api.Reloaded{Changes: list(r.Changes), Unfiltered: list(r.Unfiltered)}, err
 		}},
-		{http.MethodPost, routing.ConfirmPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		{http.MethodPost, api.ConfirmPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			return api.Confirmed{Confirmed: true}, c.Confirm(q.Context())
 		}},
 		monitorRoute(c),
 		policeRoute(c),
-		{http.MethodGet, routing.ExplainPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		{http.MethodGet, api.ExplainPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			places, err := readPlaces(q.URL.Query())
 			if err != nil {
 				return nil, err
 			}
 			question := q.URL.Query().Get("q")
 			e, err := c.Explain(q.Context(), question, places)
-			return e, askAsIn(routing.ExplainPath, question, err)
+			return e, askAsIn(api.ExplainPath, question, err)
 		}},
-		{http.MethodPost, routing.ExplainPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+		{http.MethodPost, api.ExplainPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 			return explainFrames(c, w, q)
 		}},
 	}, versionRoutes(c), entriesRoutes(c), routesOf(c), notifyRoutes(c))
@@ -95,12 +94,12 @@ func controlRoutes(c Daemon) []route {
 // versionRoutes show the versions of lists, and return to former ones.
 func versionRoutes(v Versioner) []route {
 	return []route{
-		{http.MethodGet, routing.VersionsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-			all, err := v.Versions(q.Context(), q.PathValue("list"), q.URL.Query()[routing.DiffParameter]...)
+		{http.MethodGet, api.VersionsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			all, err := v.Versions(q.Context(), q.PathValue("list"), q.URL.Query()[api.DiffParameter]...)
 			all.Sources = list(all.Sources)
 			return all, err
 		}},
-		{http.MethodPost, routing.RollbackPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		{http.MethodPost, api.RollbackPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			o, err := v.Rollback(q.Context(), q.PathValue("list"))
 			return api.Refreshed{Sources: []api.FetchOutcome{o}}, err
 		}},
@@ -121,7 +120,7 @@ func changeRoutes[T any](do func(context.Context, api.Change) (T, error)) []rout
 		}
 		return do(q.Context(), asked)
 	}
-	return []route{{http.MethodPost, routing.EntriesPath, change}, {http.MethodDelete, routing.EntriesPath, change}}
+	return []route{{http.MethodPost, api.EntriesPath, change}, {http.MethodDelete, api.EntriesPath, change}}
 }
 
 // refreshRoutes returns the routes that have sources read.
@@ -137,5 +136,5 @@ func refreshRoutes(refresh func(ctx context.Context, list string, accept bool) (
 		outcomes, err := refresh(q.Context(), name, accept)
 		return api.Refreshed{Sources: list(outcomes)}, err
 	}
-	return []route{{http.MethodPost, routing.RefreshPath, answer}, {http.MethodPost, routing.RefreshListPath, answer}}
+	return []route{{http.MethodPost, api.RefreshPath, answer}, {http.MethodPost, api.RefreshListPath, answer}}
 }

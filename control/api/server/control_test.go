@@ -18,7 +18,6 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
-	"weir/control/api/routing"
 	"weir/control/explain"
 	"weir/tests/lab"
 	"weir/tests/wait"
@@ -270,7 +269,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 func TestListsOfControlAreNeverNull(t *testing.T) {
 	c := &control{lists: []api.List{{}}}
 	for _, ask := range [][2]string{
-		{"GET", routing.ListsPath}, {"POST", routing.RefreshPath}, {"POST", routing.ReloadPath}, {"GET", routing.ExplainPath + "?q=192.0.2.1"},
+		{"GET", api.ListsPath}, {"POST", api.RefreshPath}, {"POST", api.ReloadPath}, {"GET", api.ExplainPath + "?q=192.0.2.1"},
 	} {
 		r := httptest.NewRecorder()
 		Handler(daemon{source{}, c}).ServeHTTP(r, httptest.NewRequest(ask[0], ask[1], nil))
@@ -322,7 +321,7 @@ func TestRefusedChanges(t *testing.T) {
 		{"blank entry", "POST", `{"action": "block", "entries": ["192.0.2.1", " "]}`, nil, 400, `entry " ": want one line`, 1},
 		{"entry of two lines", "POST", `{"action": "block", "entries": ["192.0.2.1 x\n192.0.2.2"]}`, nil, 400, "want one line", 0},
 		{"a large entry", "POST", `{"action": "block", "entries": ["192.0.2.1", "` + strings.Repeat("1", 1<<20) + `"]}`, nil, 400, `entry "` + strings.Repeat("1", 40) + `"… of 1048576 bytes: the most is 256`, 1},
-		{"too large", "POST", `{"action": "block", "reason": "` + strings.Repeat("x", routing.MaxBody), nil, 413, "more than 16 MiB: put that many entries into a file", -1},
+		{"too large", "POST", `{"action": "block", "reason": "` + strings.Repeat("x", api.MaxBody), nil, 413, "more than 16 MiB: put that many entries into a file", -1},
 
 		{"what the control refuses", "POST", good, &api.BadRequest{Entry: &refused, Text: "10.0.0.0/33", Err: errors.New("not a prefix length")}, 400, `"10.0.0.0/33": not a prefix length`, 1},
 		{"unknown list", "POST", good, api.NoList("x", []string{"drop", "manual"}), 404, `no such list: "x": there are drop, manual`, -1},
@@ -332,7 +331,7 @@ func TestRefusedChanges(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			asked := &control{err: c.err}
 			r := httptest.NewRecorder()
-			Handler(daemon{source{}, asked}).ServeHTTP(r, httptest.NewRequest(c.method, routing.EntriesPath, strings.NewReader(c.body)))
+			Handler(daemon{source{}, asked}).ServeHTTP(r, httptest.NewRequest(c.method, api.EntriesPath, strings.NewReader(c.body)))
 			var f api.Failure
 			if err := json.Unmarshal(r.Body.Bytes(), &f); err != nil {
 				t.Fatalf("%q: %v", r.Body, err)
@@ -358,18 +357,18 @@ func TestOtherRefusals(t *testing.T) {
 		status             int
 		want, allow        string
 	}{
-		{"wrong method", "PUT", routing.EntriesPath, &control{}, 405, "use POST, DELETE, GET", "POST, DELETE, GET"},
+		{"wrong method", "PUT", api.EntriesPath, &control{}, 405, "use POST, DELETE, GET", "POST, DELETE, GET"},
 		{"wrong method, with a name", "GET", "/v1/lists/drop/refresh", &control{}, 405, "use POST", "POST"},
 		{"no name", "POST", "/v1/lists/x", &control{}, 404, "this is a daemon, which has no /v1/lists/x", ""},
-		{"no question", "GET", routing.ExplainPath, &control{}, 400, "?q=192.0.2.1", ""},
+		{"no question", "GET", api.ExplainPath, &control{}, 400, "?q=192.0.2.1", ""},
 		{"no such list", "POST", "/v1/lists/x/refresh", &control{err: api.ErrNoList}, 404, "no such list", ""},
-		{"refused configuration", "POST", routing.ReloadPath, &control{err: errors.New("weir.yaml:3:1: no value")}, 500, "weir.yaml:3:1", ""},
-		{"strange question", "GET", routing.ExplainPath + "?q=what", &control{}, 400, "want an address", ""},
-		{"strange places", "GET", routing.ExplainPath + "?q=192.0.2.1&places=here", &control{}, 400, "want true or false", ""},
-		{"two questions", "GET", routing.ExplainPath + "?q=192.0.2.1&q=192.0.2.2", &control{}, 400, `"q" is there 2 times`, ""},
-		{"two times", "POST", routing.ReloadPath + "?confirm_seconds=60&confirm_seconds=0", &control{}, 400, `"confirm_seconds" is there 2 times`, ""},
-		{"half a query", "GET", routing.AuditPath + "?limit=1;limit=2", &control{}, 400, "the query: invalid semicolon", ""},
-		{"no frames", "POST", routing.ExplainPath, &control{}, 400, "empty", ""},
+		{"refused configuration", "POST", api.ReloadPath, &control{err: errors.New("weir.yaml:3:1: no value")}, 500, "weir.yaml:3:1", ""},
+		{"strange question", "GET", api.ExplainPath + "?q=what", &control{}, 400, "want an address", ""},
+		{"strange places", "GET", api.ExplainPath + "?q=192.0.2.1&places=here", &control{}, 400, "want true or false", ""},
+		{"two questions", "GET", api.ExplainPath + "?q=192.0.2.1&q=192.0.2.2", &control{}, 400, `"q" is there 2 times`, ""},
+		{"two times", "POST", api.ReloadPath + "?confirm_seconds=60&confirm_seconds=0", &control{}, 400, `"confirm_seconds" is there 2 times`, ""},
+		{"half a query", "GET", api.AuditPath + "?limit=1;limit=2", &control{}, 400, "the query: invalid semicolon", ""},
+		{"no frames", "POST", api.ExplainPath, &control{}, 400, "empty", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := httptest.NewRecorder()
@@ -388,7 +387,7 @@ func TestOtherRefusals(t *testing.T) {
 // Another site may make a browser ask that has a client's certificate.
 func TestWebSitesChangeNothing(t *testing.T) {
 	c := &control{}
-	q := httptest.NewRequest("POST", routing.ReloadPath, nil)
+	q := httptest.NewRequest("POST", api.ReloadPath, nil)
 	q.Header.Set("Sec-Fetch-Site", "cross-site")
 	r := httptest.NewRecorder()
 	Handler(daemon{source{}, c}).ServeHTTP(r, q)
@@ -405,7 +404,7 @@ func TestClientTellsErrorsApart(t *testing.T) {
 	if !errors.As(err, &bad) || bad.Entry == nil || *bad.Entry != refused || err.Error() != `"10.0.0.0/8": covers the failsafe prefix 10.1.0.0/16` {
 		t.Errorf("got %v", err)
 	}
-	if _, err := c.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{strings.Repeat("x", routing.MaxBody)}}); !errors.Is(err, routing.ErrTooLarge) {
+	if _, err := c.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{strings.Repeat("x", api.MaxBody)}}); !errors.Is(err, api.ErrTooLarge) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := client.Dial(socket(t)).Explain(t.Context(), "192.0.2.1"); !errors.Is(err, client.ErrNotRunning) {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // readDrops reads what is asked for.
@@ -23,17 +22,17 @@ func readDrops(query url.Values) (asked api.DropsQuestion, err error) {
 	for name, values := range query {
 		value := values[len(values)-1]
 		switch name {
-		case routing.ByParameter:
+		case api.ByParameter:
 			if asked.By = value; !slices.Contains(api.DropsBy, value) {
 				return bad("by=%.60q: want %s", value, strings.Join(api.DropsBy, ", "))
 			}
-		case routing.LastParameter:
+		case api.LastParameter:
 			seconds, err := strconv.ParseFloat(value, 64)
 			if err != nil || math.IsNaN(seconds) || seconds <= 0 || seconds > api.MaxDropsFor.Seconds() {
 				return bad("last=%.60q: want seconds, up to %v", value, api.MaxDropsFor.Seconds())
 			}
 			asked.Last = time.Duration(seconds * float64(time.Second))
-		case routing.LimitParameter:
+		case api.LimitParameter:
 			if asked.Limit, err = readLimit(value, api.MaxDrops); err != nil {
 				return asked, err
 			}
@@ -45,7 +44,7 @@ func readDrops(query url.Values) (asked api.DropsQuestion, err error) {
 }
 
 func dropsRoute(d Recorder) route {
-	return route{http.MethodGet, routing.DropsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+	return route{http.MethodGet, api.DropsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 		asked, err := readDrops(q.URL.Query())
 		if err != nil {
 			return nil, err

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // readEntries reads what is asked for.
@@ -21,22 +20,22 @@ func readEntries(query url.Values) (asked api.EntriesQuestion, err error) {
 	for name, values := range query {
 		value := values[len(values)-1]
 		switch name {
-		case routing.ListParameter:
+		case api.ListParameter:
 			asked.List = value
-		case routing.ExpiringParameter:
+		case api.ExpiringParameter:
 			seconds, err := strconv.ParseFloat(value, 64)
 			if err != nil || math.IsNaN(seconds) || seconds <= 0 || seconds > api.MaxTTL {
 				return bad("expiring=%.60q: want seconds, up to %d", value, api.MaxTTL)
 			}
 			asked.Expiring = time.Duration(seconds * float64(time.Second))
-		case routing.ManualParameter:
+		case api.ManualParameter:
 			if value != "0" && value != "1" {
 				return bad("manual=%.60q: want 0 or 1", value)
 			}
 			asked.Manual = value == "1"
-		case routing.AfterParameter:
+		case api.AfterParameter:
 			asked.After = value
-		case routing.LimitParameter:
+		case api.LimitParameter:
 			if asked.Limit, err = readLimit(value, api.MaxPage); err != nil {
 				return asked, err
 			}
@@ -56,7 +55,7 @@ func entriesRoutes(d interface {
 	EntriesReader
 }) []route {
 	return []route{
-		{http.MethodGet, routing.EntriesPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		{http.MethodGet, api.EntriesPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			asked, err := readEntries(q.URL.Query())
 			if err != nil {
 				return nil, err
@@ -65,10 +64,10 @@ func entriesRoutes(d interface {
 			e.Entries = list(e.Entries)
 			return e, err
 		}},
-		{http.MethodPost, routing.FlushPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+		{http.MethodPost, api.FlushPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 			var c api.FlushChange
 			if q.ContentLength != 0 { // earlier clients send no body
-				if err := routing.ReadBody(w, q, 1<<20, &c); err != nil {
+				if err := api.ReadBody(w, q, 1<<20, &c); err != nil {
 					return nil, err
 				}
 			}
@@ -78,8 +77,8 @@ func entriesRoutes(d interface {
 			}
 			return d.Flush(q.Context(), q.PathValue("list"), c)
 		}},
-		{http.MethodGet, routing.ExportPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
-			format := q.URL.Query().Get(routing.FormatParameter)
+		{http.MethodGet, api.ExportPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			format := q.URL.Query().Get(api.FormatParameter)
 			switch format {
 			case "":
 				format = api.FormatPlain
@@ -96,7 +95,7 @@ func entriesRoutes(d interface {
 // answerExport sends the text.
 func answerExport(e api.Export, w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set(routing.LeftOutHeader, strconv.Itoa(e.LeftOut))
+	w.Header().Set(api.LeftOutHeader, strconv.Itoa(e.LeftOut))
 	if _, err := e.Text.WriteTo(patientWriter{w, http.NewResponseController(w)}); err != nil {
 		panic(http.ErrAbortHandler) // the client must not take a part for the whole
 	}

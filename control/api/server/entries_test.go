@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 func TestEntriesQuestion(t *testing.T) {
@@ -36,7 +35,7 @@ func TestEntriesQuestion(t *testing.T) {
 	}
 	c.entries = api.Entries{}
 	w := httptest.NewRecorder()
-	Handler(daemon{source{}, c}).ServeHTTP(w, httptest.NewRequest("GET", routing.EntriesPath, nil))
+	Handler(daemon{source{}, c}).ServeHTTP(w, httptest.NewRequest("GET", api.EntriesPath, nil))
 	if want := `{"entries":[]}` + "\n"; w.Code != 200 || w.Body.String() != want {
 		t.Errorf("got %d %s, want %s", w.Code, w.Body, want)
 	}
@@ -49,7 +48,7 @@ func TestEntriesRefused(t *testing.T) {
 		"manual=2", "lists=x",
 	} {
 		w := httptest.NewRecorder()
-		Handler(daemon{source{}, c}).ServeHTTP(w, httptest.NewRequest("GET", routing.EntriesPath+"?"+query, nil))
+		Handler(daemon{source{}, c}).ServeHTTP(w, httptest.NewRequest("GET", api.EntriesPath+"?"+query, nil))
 		if w.Code != 400 || w.Body.Len() > 300 || len(c.asked) > 0 {
 			t.Errorf("%.40s: got %d %s", query, w.Code, w.Body)
 		}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // stream is an answer that writes itself to the response.
@@ -15,7 +14,7 @@ type stream func(http.ResponseWriter, *http.Request)
 
 // eventsRoute streams events.
 func eventsRoute(s Streamer) route {
-	return route{http.MethodGet, routing.EventsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+	return route{http.MethodGet, api.EventsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 		asked, err := api.ParseEvents(q.URL.Query())
 		if err != nil {
 			return nil, err

@@ -11,7 +11,6 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
-	"weir/control/api/routing"
 	"weir/tests/wait"
 )
 
@@ -138,7 +137,7 @@ func TestEventsRefusals(t *testing.T) {
 		"count=3":    `has no parameter \"count\": there are reason, frames, follow`,
 	} {
 		w := httptest.NewRecorder()
-		Handler(daemon{newTeller(), nil}).ServeHTTP(w, httptest.NewRequest("GET", routing.EventsPath+"?"+query, nil))
+		Handler(daemon{newTeller(), nil}).ServeHTTP(w, httptest.NewRequest("GET", api.EventsPath+"?"+query, nil))
 		if w.Code != 400 || !strings.Contains(w.Body.String(), want) {
 			t.Errorf("%s: %d %s, want %s", query, w.Code, w.Body, want)
 		}

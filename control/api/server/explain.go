@@ -8,7 +8,6 @@ import (
 	"strconv"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // maxExplaining bounds a request, in bytes: MaxExplained frames of 64 KiB in base64.
@@ -24,20 +23,20 @@ func askAsIn(path, question string, err error) error {
 
 // readPlaces reads whether the places of entries are asked for, as they are by default.
 func readPlaces(q url.Values) (bool, error) {
-	text := q.Get(routing.PlacesParameter)
+	text := q.Get(api.PlacesParameter)
 	if text == "" {
 		return true, nil
 	}
 	places, err := strconv.ParseBool(text)
 	if err != nil {
-		return false, &api.BadRequest{Err: fmt.Errorf("%s %.20q: want true or false", routing.PlacesParameter, text)}
+		return false, &api.BadRequest{Err: fmt.Errorf("%s %.20q: want true or false", api.PlacesParameter, text)}
 	}
 	return places, nil
 }
 
 func explainFrames(c Explainer, w http.ResponseWriter, q *http.Request) (e api.Explanations, err error) {
 	var f api.Frames
-	if err := routing.ReadBody(w, q, maxExplaining, &f); err != nil {
+	if err := api.ReadBody(w, q, maxExplaining, &f); err != nil {
 		return e, err
 	}
 	if n := len(f.Frames); n == 0 || n > api.MaxExplained {

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // Hub answers the requests to a hub. It is safe for concurrent use.
@@ -34,7 +33,7 @@ type Hub interface {
 func HubHandler(h Hub) http.Handler { return handler("hub", hubRoutes(h)) }
 
 func hubRoutes(h Hub) []route {
-	status := route{http.MethodGet, routing.FleetPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+	status := route{http.MethodGet, api.FleetPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 		f, err := h.Fleet(q.Context())
 		f.Problems, f.Lists, f.Nodes = list(f.Problems), list(f.Lists), list(f.Nodes)
 		for i := range f.Lists {
@@ -42,11 +41,11 @@ func hubRoutes(h Hub) []route {
 		}
 		return f, err
 	}}
-	reload := route{http.MethodPost, routing.ReloadPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+	reload := route{http.MethodPost, api.ReloadPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 		r, err := h.Reload(q.Context())
 		r.Changes = list(r.Changes)
 		return r, err
 	}}
-	takeOver := route{http.MethodPost, routing.TakeOverPath, func(_ http.ResponseWriter, q *http.Request) (any, error) { return h.TakeOver(q.Context()) }}
+	takeOver := route{http.MethodPost, api.TakeOverPath, func(_ http.ResponseWriter, q *http.Request) (any, error) { return h.TakeOver(q.Context()) }}
 	return slices.Concat(changeRoutes(h.Change), refreshRoutes(h.Refresh), versionRoutes(h), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), enforceRoute(h.Enforce), auditRoute(h), reload, takeOver, status})
 }

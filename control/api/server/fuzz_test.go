@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // FuzzChange holds that a change is either refused, in words and before the
@@ -33,7 +32,7 @@ func FuzzChange(f *testing.F) {
 		}
 		c := &control{}
 		r := httptest.NewRecorder()
-		Handler(daemon{source{}, c}).ServeHTTP(r, httptest.NewRequest(method, routing.EntriesPath, strings.NewReader(string(body))))
+		Handler(daemon{source{}, c}).ServeHTTP(r, httptest.NewRequest(method, api.EntriesPath, strings.NewReader(string(body))))
 		if r.Code != 200 {
 			var said api.Failure
 			if err := json.Unmarshal(r.Body.Bytes(), &said); err != nil || r.Code != 400 || said.Error == "" || len(c.asked) > 0 {
@@ -57,7 +56,7 @@ func FuzzChange(f *testing.F) {
 			t.Fatal(err)
 		}
 		r = httptest.NewRecorder()
-		Handler(daemon{source{}, c}).ServeHTTP(r, httptest.NewRequest(method, routing.EntriesPath, strings.NewReader(string(again))))
+		Handler(daemon{source{}, c}).ServeHTTP(r, httptest.NewRequest(method, api.EntriesPath, strings.NewReader(string(again))))
 		if r.Code != 200 {
 			t.Fatalf("%s: %d %s", again, r.Code, r.Body)
 		}

@@ -9,13 +9,12 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 func readHistory(query url.Values) (api.HistoryQuestion, error) {
 	asked := api.HistoryQuestion{Since: api.DefaultHistory}
 	for name, values := range query {
-		to := map[string]*time.Duration{routing.SinceParameter: &asked.Since, routing.StepParameter: &asked.Step}[name]
+		to := map[string]*time.Duration{api.SinceParameter: &asked.Since, api.StepParameter: &asked.Step}[name]
 		if to == nil {
 			return asked, &api.BadRequest{Err: fmt.Errorf("unknown parameter %.60q: want since or step", name)}
 		}
@@ -32,7 +31,7 @@ func readHistory(query url.Values) (api.HistoryQuestion, error) {
 }
 
 func historyRoute(d Recorder) route {
-	return route{http.MethodGet, routing.HistoryPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+	return route{http.MethodGet, api.HistoryPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 		asked, err := readHistory(q.URL.Query())
 		if err != nil {
 			return nil, err

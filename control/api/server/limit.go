@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"weir/control/api/routing"
+	"weir/control/api"
 )
 
 // MaxConnections bounds the connections of a listener, and so the descriptors and the memory
@@ -172,7 +172,7 @@ func withLimited(ctx context.Context, c net.Conn) context.Context {
 // closed then, is not busy.
 func untilIdle(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		body, wait := q.ContentLength != 0, routing.BodyTimeout
+		body, wait := q.ContentLength != 0, api.BodyTimeout
 		unread := body && (q.Method == http.MethodGet || q.Method == http.MethodHead)
 		if unread {
 			w.Header().Set("Connection", "close")

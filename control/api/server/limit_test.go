@@ -16,7 +16,6 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
-	"weir/control/api/routing"
 	"weir/tests/wait"
 )
 
@@ -46,7 +45,7 @@ func TestMissingBodies(t *testing.T) {
 		}
 		defer c.Close()
 		io.WriteString(c, "GET / HTTP/1.1\r\nHost: weir\r\nContent-Length: 1\r\n\r\n")
-		if err := c.SetReadDeadline(time.Now().Add(routing.BodyTimeout / 4)); err != nil {
+		if err := c.SetReadDeadline(time.Now().Add(api.BodyTimeout / 4)); err != nil {
 			t.Fatal(err)
 		}
 		if text, err := io.ReadAll(io.LimitReader(c, 9000)); err != nil || len(text) < 9000 {

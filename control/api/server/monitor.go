@@ -6,7 +6,6 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 func checkMonitor(c *api.MonitorChange) error {
@@ -22,9 +21,9 @@ func checkMonitor(c *api.MonitorChange) error {
 }
 
 func monitorRoute(d Monitor) route {
-	return route{http.MethodPost, routing.MonitorPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+	return route{http.MethodPost, api.MonitorPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 		var c api.MonitorChange
-		if err := routing.ReadBody(w, q, 1<<20, &c); err != nil {
+		if err := api.ReadBody(w, q, 1<<20, &c); err != nil {
 			return nil, err
 		}
 		c.UID, c.Client = caller(q)

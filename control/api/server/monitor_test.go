@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 func TestSetMonitor(t *testing.T) {
@@ -26,7 +25,7 @@ func TestSetMonitor(t *testing.T) {
 		`{"on": true, "uid": 0}`:             `unknown field "uid"`,
 	} {
 		r := httptest.NewRecorder()
-		Handler(daemon{source{}, c}).ServeHTTP(r, httptest.NewRequest("POST", routing.MonitorPath, strings.NewReader(body)))
+		Handler(daemon{source{}, c}).ServeHTTP(r, httptest.NewRequest("POST", api.MonitorPath, strings.NewReader(body)))
 		if r.Code != 400 || !strings.Contains(r.Body.String(), strings.ReplaceAll(want, `"`, `\"`)) {
 			t.Errorf("%s: %d %s, want %q", body, r.Code, r.Body, want)
 		}
@@ -49,7 +48,7 @@ func TestSetPolice(t *testing.T) {
 		`{"interface": "eth0", "rate": "1pps", "uid": 0}`:            "unknown field",
 	} {
 		r := httptest.NewRecorder()
-		Handler(daemon{source{}, c}).ServeHTTP(r, httptest.NewRequest("POST", routing.PolicePath, strings.NewReader(body)))
+		Handler(daemon{source{}, c}).ServeHTTP(r, httptest.NewRequest("POST", api.PolicePath, strings.NewReader(body)))
 		if r.Code != 400 || !strings.Contains(r.Body.String(), want) {
 			t.Errorf("%s: %d %s, want %q", body, r.Code, r.Body, want)
 		}

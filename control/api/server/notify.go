@@ -4,13 +4,12 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 func notifyRoutes(c Notifier) []route {
-	return []route{{http.MethodPost, routing.NotifyTestPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+	return []route{{http.MethodPost, api.NotifyTestPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 		var asked api.NotifyTest
-		if err := routing.ReadBody(w, q, maxSmallBody, &asked); err != nil {
+		if err := api.ReadBody(w, q, maxSmallBody, &asked); err != nil {
 			return nil, err
 		}
 		tested, err := c.TestNotify(q.Context(), asked.Target)

@@ -13,7 +13,6 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 	"weir/control/fleet/wire"
 )
 
@@ -158,15 +157,15 @@ func TestHubIsAsDocumented(t *testing.T) {
 		for _, r := range hubRoutes(h) {
 			path, body := r.path, ""
 			switch {
-			case r.path == routing.FleetExplainPath:
+			case r.path == api.FleetExplainPath:
 				path += "?q=192.0.2.1&node=edge-1"
-			case r.path == routing.FleetTracePath:
+			case r.path == api.FleetTracePath:
 				body = traced
-			case r.path == routing.ConsolePath:
+			case r.path == api.ConsolePath:
 				body = `{"read_only": true}`
-			case r.path == routing.RolloutsPath:
+			case r.path == api.RolloutsPath:
 				body = `{"do": "pause"}`
-			case r.path == routing.EnforcePath:
+			case r.path == api.EnforcePath:
 				path, body = strings.Replace(path, "{list}", "drop", 1), `{"after_seconds": 60}`
 			case r.method == "POST":
 				body = `{"action": "block", "entries": ["192.0.2.1"], "ttl_seconds": 60}`

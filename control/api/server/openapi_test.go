@@ -20,7 +20,6 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 	"weir/control/feed"
 )
 
@@ -243,34 +242,34 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 		validate("/paths/~1v1~1events/get/responses/200/content/application~1x-ndjson/schema", line)
 	}
 	for _, r := range routes(daemon{s, c}) {
-		if r.path == routing.EventsPath || r.path == routing.ExportPath { // not JSON
+		if r.path == api.EventsPath || r.path == api.ExportPath { // not JSON
 			continue
 		}
 		path := strings.Replace(r.path, "{list}", "drop", 1)
-		if r.path == routing.ExplainPath {
+		if r.path == api.ExplainPath {
 			path += "?q=192.0.2.1"
 		}
 		body := example["Change"]
 		switch {
-		case r.path == routing.ExplainPath:
+		case r.path == api.ExplainPath:
 			body = `{"frames": ["AAAA"]}`
-		case r.path == routing.MonitorPath:
+		case r.path == api.MonitorPath:
 			body = `{"on": true, "for_seconds": 600}`
-		case r.path == routing.PolicePath:
+		case r.path == api.PolicePath:
 			body = `{"interface": "eth0", "rate": "3kpps", "for_seconds": 600}`
-		case r.path == routing.EnforcePath:
+		case r.path == api.EnforcePath:
 			body = `{"after_seconds": 86400}`
-		case r.path == routing.FlushPath:
+		case r.path == api.FlushPath:
 			body = `{"ssh_connection": "203.0.113.9 50000 192.0.2.1 22"}`
 		case r.path == api.MulticastPath:
 			body = example["MulticastChange"]
-		case r.path == routing.ConsolePath:
+		case r.path == api.ConsolePath:
 			body = example["ConsoleRequest"]
-		case r.path == routing.NotifyTestPath:
+		case r.path == api.NotifyTestPath:
 			body = example["NotifyTest"]
 		case r.method == "DELETE":
 			body = change
-		case r.path == routing.TracePath:
+		case r.path == api.TracePath:
 			body = traced
 		}
 		w := httptest.NewRecorder()
@@ -293,7 +292,7 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 	}
 	c.err = &api.BadRequest{Entry: &index, Text: "x", Err: os.ErrInvalid}
 	w := httptest.NewRecorder()
-	Handler(daemon{s, c}).ServeHTTP(w, httptest.NewRequest("POST", routing.EntriesPath, strings.NewReader(change)))
+	Handler(daemon{s, c}).ServeHTTP(w, httptest.NewRequest("POST", api.EntriesPath, strings.NewReader(change)))
 	validate("/components/responses/Error/content/application~1json/schema", w.Body.Bytes())
 }
 
@@ -322,7 +321,7 @@ func TestDocumentedFailures(t *testing.T) {
 				Handler(daemon{source{}, failing}).ServeHTTP(w, q)
 				return w.Code
 			}
-			if path != routing.EventsPath { // answers until the client goes away
+			if path != api.EventsPath { // answers until the client goes away
 				if status := send("same-origin", "{}"); status != http.StatusOK {
 					needs("as the daemon fails", status)
 				}

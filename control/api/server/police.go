@@ -4,13 +4,12 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 func policeRoute(d Policer) route {
-	return route{http.MethodPost, routing.PolicePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+	return route{http.MethodPost, api.PolicePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 		var c api.PoliceChange
-		if err := routing.ReadBody(w, q, 1<<20, &c); err != nil {
+		if err := api.ReadBody(w, q, 1<<20, &c); err != nil {
 			return nil, err
 		}
 		c.UID, c.Client = caller(q)

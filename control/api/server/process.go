@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // peerProcess returns the process at the other end of a socket, whose number the kernel has
@@ -55,9 +54,9 @@ func claimed(q *http.Request, known api.Process) api.Process {
 	if known.Command != "" {
 		return known
 	}
-	text := q.Header.Get(routing.ProcessHeader)
+	text := q.Header.Get(api.ProcessHeader)
 	var p api.Process
-	if text == "" || len(text) > routing.MaxProcessHeader || json.Unmarshal([]byte(text), &p) != nil ||
+	if text == "" || len(text) > api.MaxProcessHeader || json.Unmarshal([]byte(text), &p) != nil ||
 		strings.ContainsFunc(p.Command+p.Terminal, api.NotPrintable) {
 		return known
 	}

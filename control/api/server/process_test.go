@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 	"weir/control/clock"
 	"weir/tests/wait"
 )
@@ -108,15 +107,15 @@ func TestClaims(t *testing.T) {
 		t.Fatal(err)
 	}
 	q := httptest.NewRequest("POST", "/", nil)
-	q.Header.Set(routing.ProcessHeader, string(good))
+	q.Header.Set(api.ProcessHeader, string(good))
 	if p := claimed(q, api.Process{PID: 7}); p.PID != 7 || p.Command != "weir" || p.Terminal != "pts/1" || p.Login == nil || *p.Login != uid || !p.Claimed {
 		t.Errorf("%+v", p)
 	}
 	if known := (api.Process{PID: 7, Command: "curl"}); claimed(q, known) != known {
 		t.Error("a claim counts beside what is known")
 	}
-	for _, bad := range []string{"", "{", `{"command": "\u001b[2J"}`, `{"command": "` + strings.Repeat("x", routing.MaxProcessHeader) + `"}`, `{"login_uid": -1}`} {
-		q.Header.Set(routing.ProcessHeader, bad)
+	for _, bad := range []string{"", "{", `{"command": "\u001b[2J"}`, `{"command": "` + strings.Repeat("x", api.MaxProcessHeader) + `"}`, `{"login_uid": -1}`} {
+		q.Header.Set(api.ProcessHeader, bad)
 		if p := claimed(q, api.Process{PID: 7}); p != (api.Process{PID: 7}) {
 			t.Errorf("%q: %+v", bad, p)
 		}
@@ -140,7 +139,7 @@ func TestGivenUp(t *testing.T) {
 	} {
 		before := done
 		q, w := httptest.NewRequest(http.MethodPost, "/v1/confirm", nil), httptest.NewRecorder()
-		q.Header.Set(routing.UntilHeader, c.until)
+		q.Header.Set(api.UntilHeader, c.until)
 		h.ServeHTTP(w, q)
 		if w.Code != c.code || (done > before) != (c.code == http.StatusOK) {
 			t.Errorf("%q: code %d, done %d times: %s", c.until, w.Code, done-before, w.Body)

@@ -7,7 +7,6 @@ import (
 	"strconv"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // largeBody is the bytes from which changes are taken one after the other.
@@ -16,7 +15,7 @@ const largeBody = 1 << 20
 // readChange reads a request for a change, and sets its caller.
 func readChange(w http.ResponseWriter, q *http.Request) (api.Change, error) {
 	var c api.Change
-	if err := routing.ReadBody(w, q, routing.MaxBody, &c); err != nil {
+	if err := api.ReadBody(w, q, api.MaxBody, &c); err != nil {
 		return c, err
 	}
 	c.Remove = q.Method == http.MethodDelete
@@ -38,7 +37,7 @@ func readLimit(value string, most int) (int, error) {
 func onlyLimit(query url.Values, otherwise, most int) (limit int, err error) {
 	limit = otherwise
 	for name, values := range query {
-		if name != routing.LimitParameter {
+		if name != api.LimitParameter {
 			return 0, &api.BadRequest{Err: fmt.Errorf("unknown parameter %.60q: want limit", name)}
 		}
 		if limit, err = readLimit(values[len(values)-1], most); err != nil {

@@ -5,13 +5,12 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 func rollRoute(h Hub) route {
-	return route{http.MethodPost, routing.RolloutsPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+	return route{http.MethodPost, api.RolloutsPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 		var asked api.FleetRoll
-		if err := routing.ReadBody(w, q, 1<<20, &asked); err != nil {
+		if err := api.ReadBody(w, q, 1<<20, &asked); err != nil {
 			return nil, err
 		}
 		switch {

@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 	"weir/control/clock"
 )
 
@@ -174,7 +173,7 @@ type Notifier interface {
 
 // Router has routes of its own.
 type Router interface {
-	Routes() []routing.Route
+	Routes() []api.Route
 }
 
 // Auditor remembers changes.
@@ -199,12 +198,12 @@ func (r route) at(path string) bool {
 // snapshotRoutes are answered from snapshots.
 func snapshotRoutes(s Snapshots) []route {
 	return []route{
-		{http.MethodGet, routing.StatusPath, func(http.ResponseWriter, *http.Request) (any, error) {
+		{http.MethodGet, api.StatusPath, func(http.ResponseWriter, *http.Request) (any, error) {
 			status := s.Status()
 			status.Interfaces = list(status.Interfaces)
 			return status, nil
 		}},
-		{http.MethodGet, routing.TopPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		{http.MethodGet, api.TopPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			limit, err := onlyLimit(q.URL.Query(), api.MaxTop, api.MaxTop)
 			if err != nil {
 				return nil, err
@@ -212,21 +211,21 @@ func snapshotRoutes(s Snapshots) []route {
 			if t := s.Top(); t != nil {
 				return whole(*t, limit), nil
 			}
-			return nil, routing.Fail(http.StatusServiceUnavailable, errors.New("no rates yet, the daemon has just started: try again in a second"))
+			return nil, api.Fail(http.StatusServiceUnavailable, errors.New("no rates yet, the daemon has just started: try again in a second"))
 		}},
-		{http.MethodGet, routing.WeightsPath, func(http.ResponseWriter, *http.Request) (any, error) {
+		{http.MethodGet, api.WeightsPath, func(http.ResponseWriter, *http.Request) (any, error) {
 			if w := s.Weights(); w != nil {
 				weights := *w
 				weights.Elements = list(w.Elements)
 				return weights, nil
 			}
-			return nil, routing.Fail(http.StatusNotFound, errors.New("this daemon learns no weights: that requires mode: approx in weir.yaml"))
+			return nil, api.Fail(http.StatusNotFound, errors.New("this daemon learns no weights: that requires mode: approx in weir.yaml"))
 		}},
 	}
 }
 
-// list is [routing.List].
-func list[T any](all []T) []T { return routing.List(all) }
+// list is [api.NonNil], shorter.
+func list[T any](all []T) []T { return api.NonNil(all) }
 
 // whole returns t with an empty slice for every nil one, and at most limit flows of each
 // tracker and dropped sources.
@@ -286,18 +285,18 @@ func (r route) on(mux *http.ServeMux) {
 
 // givenUp reports whether a client on this host no longer waits for the answer.
 func givenUp(q *http.Request) bool {
-	until, err := strconv.ParseInt(q.Header.Get(routing.UntilHeader), 10, 64)
+	until, err := strconv.ParseInt(q.Header.Get(api.UntilHeader), 10, 64)
 	return err == nil && clock.This().Ran() > time.Duration(until)
 }
 
-var errGivenUp = routing.Fail(http.StatusRequestTimeout, errors.New("the client had given up: nothing was done"))
+var errGivenUp = api.Fail(http.StatusRequestTimeout, errors.New("the client had given up: nothing was done"))
 
 // fromHere refuses requests that a web site has made a browser send.
 func fromHere(h http.Handler) http.Handler {
 	// A browser may have a client's certificate, and any site may make it send requests.
 	sameSite := http.NewCrossOriginProtection()
 	sameSite.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fail(w, routing.Fail(http.StatusForbidden, errors.New("requests from web sites may not change anything")))
+		fail(w, api.Fail(http.StatusForbidden, errors.New("requests from web sites may not change anything")))
 	}))
 	return sameSite.Handler(h)
 }
@@ -309,7 +308,7 @@ func checkQuery(u *url.URL) error {
 		return &api.BadRequest{Err: fmt.Errorf("the query: %w", err)}
 	}
 	for name, values := range query {
-		if len(values) > 1 && name != api.ReasonParameter && name != routing.NodeParameter {
+		if len(values) > 1 && name != api.ReasonParameter && name != api.NodeParameter {
 			return &api.BadRequest{Err: fmt.Errorf("parameter %.60q is there %d times: want it once", name, len(values))}
 		}
 	}
@@ -343,9 +342,9 @@ func unanswered(w http.ResponseWriter, q *http.Request, name string, all []route
 	if len(methods) > 0 {
 		allowed := strings.Join(methods, ", ")
 		w.Header().Set("Allow", allowed)
-		return routing.Fail(http.StatusMethodNotAllowed, fmt.Errorf("%s does not allow %s: use %s", q.URL.Path, q.Method, allowed))
+		return api.Fail(http.StatusMethodNotAllowed, fmt.Errorf("%s does not allow %s: use %s", q.URL.Path, q.Method, allowed))
 	}
-	return routing.Fail(http.StatusNotFound, fmt.Errorf("this is a %s, which has no %s: it has %s", name, q.URL.Path, strings.Join(paths, ", ")))
+	return api.Fail(http.StatusNotFound, fmt.Errorf("this is a %s, which has no %s: it has %s", name, q.URL.Path, strings.Join(paths, ", ")))
 }
 
 // reply sends a value as JSON. It is encoded completely before the status is sent.
@@ -364,7 +363,7 @@ func reply(w http.ResponseWriter, status int, v any) {
 
 func fail(w http.ResponseWriter, err error) {
 	status, sent := http.StatusInternalServerError, api.Failure{Error: err.Error()}
-	var f *routing.Fault
+	var f *api.Fault
 	var bad *api.BadRequest
 	var starting *api.StartingError
 	switch {

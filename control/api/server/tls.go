@@ -7,7 +7,7 @@ import (
 	"net"
 	"sync/atomic"
 
-	"weir/control/api/routing"
+	"weir/control/api"
 )
 
 // ListenTLS listens at a TCP address for clients whose certificates were issued by
@@ -51,7 +51,7 @@ func mutualTLS(cert, key, clientCA string) (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificate %s with key %s: %w", cert, key, err)
 	}
-	authorities, err := routing.ReadAuthorities(clientCA)
+	authorities, err := api.ReadAuthorities(clientCA)
 	if err != nil {
 		return nil, fmt.Errorf("authorities of clients: %w", err)
 	}

@@ -23,7 +23,6 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
-	"weir/control/api/routing"
 	"weir/tests/wait"
 )
 
@@ -155,7 +154,7 @@ func TestOverTCPOnlyCertificatesMayAsk(t *testing.T) {
 		{"for a server", ours, x509.ExtKeyUsageServerAuth, soon, false},
 	} {
 		clientCert, clientKey := who.authority.pair(t, "ops", who.use, who.until)
-		r, err := ours.client(t, clientCert, clientKey).Post(url+routing.EntriesPath, "application/json", strings.NewReader(change))
+		r, err := ours.client(t, clientCert, clientKey).Post(url+api.EntriesPath, "application/json", strings.NewReader(change))
 		if (err == nil) != who.ok {
 			t.Errorf("%s: %v", who.name, err)
 		}
@@ -164,12 +163,12 @@ func TestOverTCPOnlyCertificatesMayAsk(t *testing.T) {
 		}
 	}
 	clientCert, clientKey := ours.pair(t, "ops", x509.ExtKeyUsageClientAuth, soon)
-	if _, err := ours.client(t, "", "").Get(url + routing.ListsPath); err == nil {
+	if _, err := ours.client(t, "", "").Get(url + api.ListsPath); err == nil {
 		t.Error("without a certificate there is an answer")
 	}
 	old := ours.client(t, clientCert, clientKey)
 	old.Transport.(*http.Transport).TLSClientConfig.MaxVersion = tls.VersionTLS12
-	if _, err := old.Get(url + routing.ListsPath); err == nil || !strings.Contains(err.Error(), "protocol version") {
+	if _, err := old.Get(url + api.ListsPath); err == nil || !strings.Contains(err.Error(), "protocol version") {
 		t.Errorf("TLS 1.2: %v", err)
 	}
 	if len(c.asked) != 1 {
@@ -178,7 +177,7 @@ func TestOverTCPOnlyCertificatesMayAsk(t *testing.T) {
 	if asked := c.asked[0].(api.Change); asked.UID != api.NoUID || asked.Client != "CN=ops,O=example" {
 		t.Errorf("asked by %d, %q", asked.UID, asked.Client)
 	}
-	if r, err := http.Get(strings.Replace(url, "https", "http", 1) + routing.ListsPath); err == nil {
+	if r, err := http.Get(strings.Replace(url, "https", "http", 1) + api.ListsPath); err == nil {
 		body, _ := io.ReadAll(r.Body)
 		r.Body.Close()
 		if r.StatusCode == http.StatusOK || bytes.Contains(body, []byte("lists")) {
@@ -195,7 +194,7 @@ func TestCertificatesAreReplaced(t *testing.T) {
 	url := serveTLS(t, &control{}, cert, key, old.file)
 	asks := func(a authority) bool {
 		clientCert, clientKey := a.pair(t, "ops", x509.ExtKeyUsageClientAuth, soon)
-		r, err := a.client(t, clientCert, clientKey).Get(url + routing.ListsPath)
+		r, err := a.client(t, clientCert, clientKey).Get(url + api.ListsPath)
 		if err == nil {
 			r.Body.Close()
 		}

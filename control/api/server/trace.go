@@ -4,7 +4,6 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // maxTracing bounds a request, in bytes.
@@ -12,7 +11,7 @@ const maxTracing = 4 << 20
 
 // traceRoute returns the route that traces packets.
 func traceRoute(s Recorder) route {
-	return route{http.MethodPost, routing.TracePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+	return route{http.MethodPost, api.TracePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 		asked, err := readTrace(w, q)
 		if err != nil {
 			return nil, err
@@ -28,7 +27,7 @@ func traceRoute(s Recorder) route {
 }
 
 func readTrace(w http.ResponseWriter, q *http.Request) (asked api.TraceQuestion, err error) {
-	if err := routing.ReadBody(w, q, maxTracing, &asked); err != nil {
+	if err := api.ReadBody(w, q, maxTracing, &asked); err != nil {
 		return asked, err
 	}
 	if err := asked.Check(); err != nil {

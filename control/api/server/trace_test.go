@@ -9,7 +9,6 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
-	"weir/control/api/routing"
 )
 
 // What is no question is refused, and says why.
@@ -26,14 +25,14 @@ func TestTraceRefuses(t *testing.T) {
 		`{"pockets":[]}`: "unknown field",
 	} {
 		w := httptest.NewRecorder()
-		Handler(daemon{source{traced: &api.Traced{}}, nil}).ServeHTTP(w, httptest.NewRequest("POST", routing.TracePath, strings.NewReader(body)))
+		Handler(daemon{source{traced: &api.Traced{}}, nil}).ServeHTTP(w, httptest.NewRequest("POST", api.TracePath, strings.NewReader(body)))
 		if w.Code != 400 || !strings.Contains(w.Body.String(), want) {
 			t.Errorf("%.40s: %d %s, want %q", body, w.Code, w.Body, want)
 		}
 	}
 	w := httptest.NewRecorder()
 	long := `{"packets":[{"data":"` + strings.Repeat("A", maxTracing) + `"}]}`
-	Handler(daemon{source{traced: &api.Traced{}}, nil}).ServeHTTP(w, httptest.NewRequest("POST", routing.TracePath, strings.NewReader(long)))
+	Handler(daemon{source{traced: &api.Traced{}}, nil}).ServeHTTP(w, httptest.NewRequest("POST", api.TracePath, strings.NewReader(long)))
 	if w.Code != 413 || !strings.Contains(w.Body.String(), "more than 4 MiB: send less") {
 		t.Errorf("%d bytes: %d %s", len(long), w.Code, w.Body)
 	}

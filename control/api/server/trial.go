@@ -5,14 +5,13 @@ import (
 	"net/http"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 )
 
 // enforceRoute returns the route of a change of a list's trial.
 func enforceRoute[T any](enforce func(ctx context.Context, list string, c api.EnforceChange) (T, error)) route {
-	return route{http.MethodPost, routing.EnforcePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+	return route{http.MethodPost, api.EnforcePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 		var c api.EnforceChange
-		if err := routing.ReadBody(w, q, 1<<20, &c); err != nil {
+		if err := api.ReadBody(w, q, 1<<20, &c); err != nil {
 			return nil, err
 		}
 		c.UID, c.Client = caller(q)

@@ -8,13 +8,12 @@ import (
 	"slices"
 
 	"weir/control/api"
-	"weir/control/api/routing"
 	"weir/control/engine"
 	"weir/filter/multicast"
 )
 
 // errOff says that the daemon forwards no multicast.
-var errOff = routing.Fail(http.StatusNotFound,
+var errOff = api.Fail(http.StatusNotFound,
 	errors.New("this daemon forwards no multicast: name the interfaces that want it under multicast in its configuration, then `weir reload`"))
 
 // Forwarder forwards multicast. It is safe for concurrent use.
@@ -26,10 +25,10 @@ type Forwarder interface {
 }
 
 // Routes returns the routes of a forwarder.
-func Routes(f Forwarder) []routing.Route {
+func Routes(f Forwarder) []api.Route {
 	change := func(w http.ResponseWriter, q *http.Request) (any, error) {
 		var asked api.MulticastChange
-		if err := routing.ReadBody(w, q, routing.MaxBody, &asked); err != nil {
+		if err := api.ReadBody(w, q, api.MaxBody, &asked); err != nil {
 			return nil, err
 		}
 		by, ok := api.CallerOf(q.Context())
@@ -42,17 +41,17 @@ func Routes(f Forwarder) []routing.Route {
 		}
 		return f.ChangeMulticast(q.Context(), asked)
 	}
-	return []routing.Route{
-		routing.New(http.MethodGet, api.MulticastPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+	return []api.Route{
+		api.NewRoute(http.MethodGet, api.MulticastPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			m, err := f.Multicast(q.Context())
-			m.Interfaces = slices.Clone(routing.List(m.Interfaces)) // the forwarder's slice must not change
+			m.Interfaces = slices.Clone(api.NonNil(m.Interfaces)) // the forwarder's slice must not change
 			for i := range m.Interfaces {
-				m.Interfaces[i].Groups = routing.List(m.Interfaces[i].Groups)
+				m.Interfaces[i].Groups = api.NonNil(m.Interfaces[i].Groups)
 			}
 			return m, err
 		}),
-		routing.New(http.MethodPost, api.MulticastPath, change),
-		routing.New(http.MethodDelete, api.MulticastPath, change),
+		api.NewRoute(http.MethodPost, api.MulticastPath, change),
+		api.NewRoute(http.MethodDelete, api.MulticastPath, change),
 	}
 }
 
@@ -83,7 +82,7 @@ type hosted struct {
 }
 
 // Routes returns the routes of the groups, which a host owns.
-func (s *Groups) Routes(h Host) []routing.Route { return Routes(hosted{s, h}) }
+func (s *Groups) Routes(h Host) []api.Route { return Routes(hosted{s, h}) }
 
 // Multicast implements [Forwarder].
 func (h hosted) Multicast(ctx context.Context) (m api.Multicast, err error) {

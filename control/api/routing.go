@@ -1,7 +1,4 @@
-// Package routing has what the routes of the API consist of, for the server and for stages with
-// routes of their own; and what the server and the client agree on beside the types: paths,
-// parameters, headers and limits.
-package routing
+package api
 
 import "net/http"
 
@@ -11,9 +8,9 @@ type Route struct {
 	answer       func(http.ResponseWriter, *http.Request) (any, error)
 }
 
-// New returns a route. What answer returns is sent as JSON. Its error says that the daemon failed,
+// NewRoute returns a route. What answer returns is sent as JSON. Its error says that the daemon failed,
 // unless it is a [*Fault], or another that the server knows.
-func New(method, path string, answer func(http.ResponseWriter, *http.Request) (any, error)) Route {
+func NewRoute(method, path string, answer func(http.ResponseWriter, *http.Request) (any, error)) Route {
 	return Route{method, path, answer}
 }
 
@@ -29,8 +26,8 @@ type Fault struct {
 // Fail returns a Fault.
 func Fail(status int, err error) error { return &Fault{status, err} }
 
-// List replaces nil by an empty slice, which JSON does not encode as null.
-func List[T any](all []T) []T {
+// NonNil replaces nil by an empty slice, which JSON does not encode as null.
+func NonNil[T any](all []T) []T {
 	if all == nil {
 		return []T{}
 	}

@@ -1,4 +1,4 @@
-package routing
+package api
 
 import (
 	"crypto/x509"

@@ -1,4 +1,4 @@
-package routing
+package api
 
 import (
 	"bytes"
@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 	"unicode"
-
-	"weir/control/api"
 )
 
 // BodyTimeout bounds the time of a body.
@@ -65,7 +63,7 @@ func decode(r io.Reader, v any) error {
 	case err == io.EOF:
 		err = errors.New("empty")
 	}
-	return &api.BadRequest{Err: fmt.Errorf("the request's body: %s", strings.TrimPrefix(err.Error(), "json: "))}
+	return &BadRequest{Err: fmt.Errorf("the request's body: %s", strings.TrimPrefix(err.Error(), "json: "))}
 }
 
 // checkUnique returns an error where an object of a JSON value has a name twice, which
