@@ -10,6 +10,9 @@ import (
 	"weir/control/audit"
 	"weir/control/config"
 	fleetnode "weir/control/fleet/node"
+	"weir/control/list"
+	"weir/tests/long"
+	"weir/tests/seed"
 )
 
 // A hub that goes on from an older copy takes the changes since then back from what its nodes have saved, as it had
@@ -91,5 +94,80 @@ func TestTakeBack(t *testing.T) {
 	}
 	if !found {
 		t.Errorf("the audit does not say what was taken back: %+v", f.hub.Audit(100))
+	}
+}
+
+// Whenever a hub goes on from an older copy, with the broker's stream of then, of now or without one, all changes by
+// commands since the copy come back from its nodes.
+func TestTakeBackAtRandom(t *testing.T) {
+	long.Seconds(t)
+	t.Parallel() // it waits a lot
+	r := seed.New(t)
+	f := newFleet(t)
+	f.reserve()
+	f.start("")
+	var all []*fleetnode.Node
+	for i := range 3 {
+		n, err := f.authority.Enroll(fmt.Sprintf("edge-%d", i), nil, []string{"tls://" + f.listen})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, follow(t, fleetnode.Config{Enrollment: n, Directory: t.TempDir()}))
+	}
+	change := func() {
+		t.Helper()
+		c := block(fmt.Sprintf("10.%d.%d.0/24", r.IntN(4), r.IntN(50)))
+		if c.Remove = r.IntN(3) == 0; !c.Remove && r.IntN(4) == 0 {
+			c.TTL = 86400
+		}
+		if got, err := f.hub.Change(t.Context(), c); err != nil || !got.Published {
+			t.Fatalf("%+v, %v", got, err)
+		}
+	}
+	has := func(n *fleetnode.Node, want *list.Set) error {
+		if d := want.Diff(listOf(n, config.FleetBlock)); d.Len() > 0 {
+			return fmt.Errorf("%s lacks %d entries, and has %d too many", n.Name(), d.Add.Len(), d.Remove.Len())
+		}
+		return nil
+	}
+	for round := range long.Rounds(1, 5, 50) {
+		for range r.IntN(10) {
+			change()
+		}
+		f.stop()
+		for _, dir := range []string{"hub", "broker"} {
+			f.copyOf(dir, "copy-of-"+dir)
+		}
+		f.start("")
+		since := r.IntN(41)
+		for range since {
+			change()
+		}
+		want := f.truth()[config.FleetBlock]
+		first := all[r.IntN(len(all))] // the others may be behind
+		eventually(t, func() error { return has(first, want) })
+		f.stop()
+		f.copyOf("copy-of-hub", "hub")
+		stream := []string{"of now", "of then", "none"}[r.IntN(3)]
+		switch stream {
+		case "of then":
+			f.copyOf("copy-of-broker", "broker")
+		case "none":
+			if err := os.RemoveAll(filepath.Join(f.dir, "broker")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.start("")
+		eventually(t, func() error {
+			if d := want.Diff(f.truth()[config.FleetBlock]); d.Len() > 0 {
+				return fmt.Errorf("round %d, %d changes, stream %s: the hub lacks %d entries, and has %d too many", round, since, stream, d.Add.Len(), d.Remove.Len())
+			}
+			return nil
+		})
+		change()
+		want = f.truth()[config.FleetBlock]
+		for _, n := range all {
+			eventually(t, func() error { return has(n, want) })
+		}
 	}
 }
