@@ -56,8 +56,8 @@ test-times: ## run the tests, and print which take longest
 # WaitGroup; loader, which the tests of attach and daemon use; and tests/, whose daemons are
 # processes of their own.
 RACED := ./cmd/... $(addprefix ./control/,announce api/... attach audit console daemon export feed \
-	fleet/broker fleet/hub fleet/node fleet/member history journal lists metrics notify \
-	observe/drops observe/events observe/flows observe/partners observe/worth serve stage/digest top)
+	fleet/broker fleet/hub fleet/node history journal lists metrics notify observe observe/events \
+	serve stage/digest top)
 # The filters that are read beside their writer, by atomic operations, as the kernel's
 # programs do; the tests that do so.
 RACED_FILTERS := ./filter/membership ./filter/cuckoo ./filter/quotient
