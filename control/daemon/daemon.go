@@ -317,6 +317,10 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	if d.api.Console != nil {
 		context.AfterFunc(ctx, d.api.Console.Close) // streams would hold up the server's end
 	}
+	// Before it is said: the next daemon knows by it what was filtered, even if this one is killed at once.
+	if gone := d.audit.Started(d.active.attach.Names(), d.active.inherited, time.Now().Add(-clock.This().Ran())); len(gone) > 0 {
+		d.o.Log.Warn("the program of the last daemon was gone: nothing was filtered here until now", "interfaces", gone)
+	}
 	d.active.announce(d.o.Log, "filtering", d.active.took) // and answering
 	d.feeds.Follow(ctx)
 	if d.fleet.Node != nil {
@@ -325,9 +329,6 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 				d.o.Log.Error("the fleet is not followed: " + err.Error())
 			}
 		})
-	}
-	if gone := d.audit.Started(d.active.attach.Names(), d.active.inherited, time.Now().Add(-clock.This().Ran())); len(gone) > 0 {
-		d.o.Log.Warn("the program of the last daemon was gone: nothing was filtered here until now", "interfaces", gone)
 	}
 	all.Go(func() { d.observers.stages.Trackers.FollowWakes(ctx, d.loop.woken) })
 	all.Go(func() { d.upkeep.follow(ctx, func() error { return d.checkState(ctx) }) })
