@@ -31,7 +31,7 @@ type Exports struct {
 	reasons [verdict.NumReasons]loader.Counter // not exported yet
 	waiting [verdict.NumReasons]loader.Counter // of these, since the last interval or longer
 	drops   [verdict.NumReasons]bool
-	lists   map[string]loader.Counter // matched, and not exported yet
+	lists   map[string]loader.Counter // matched by lists that are known, and not exported yet
 	last    ExportedLists
 	sources map[dropFlow]export.Flow
 	heavy   map[heavyFlow]export.Flow
@@ -152,7 +152,7 @@ func (x *Exports) Second(now time.Time, r traffic.Rates, tracked bool, drops fun
 	}
 	for name, n := range lists.Hits {
 		list := api.ListOf(name)
-		if before := x.last.Hits[name]; n.Packets > before.Packets && !lists.Out[list] {
+		if before := x.last.Hits[name]; n.Packets > before.Packets && list != "" && !lists.Out[list] {
 			sum := x.lists[list]
 			x.lists[list] = loader.Counter{Packets: sum.Packets + n.Packets - before.Packets, Bytes: sum.Bytes + n.Bytes - min(n.Bytes, before.Bytes)}
 		}
@@ -226,11 +226,11 @@ func (x *Exports) batch(now time.Time, monitor, last bool) export.Batch {
 		reason := listed(name)
 		before := x.reasons[reason]
 		whole.List, whole.Packets, whole.Bytes = name, n.Packets, n.Bytes
-		if name != "" && len(b.All) < export.MaxFlows-int(verdict.NumReasons) {
+		if len(b.All) < export.MaxFlows-int(verdict.NumReasons) {
 			put(whole, reason, &ready[reason])
 			n = minus(n, least(n, minus(before, x.reasons[reason])))
 		}
-		if x.lists[name] = n; n.Packets == 0 || name == "" {
+		if x.lists[name] = n; n.Packets == 0 {
 			delete(x.lists, name)
 		}
 	}

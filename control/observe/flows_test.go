@@ -95,6 +95,23 @@ func TestExportedLists(t *testing.T) {
 	}
 }
 
+// Packets whose list is not known, as in approximate mode, have records of their sources.
+func TestExportedSourcesOfUnknownLists(t *testing.T) {
+	now := time.Now()
+	x := Exports{Exporter: export.New(slog.New(slog.DiscardHandler)), interval: time.Hour, began: now, lists: make(map[string]loader.Counter)}
+	x.clear()
+	n := loader.Counter{Packets: 5, Bytes: 300}
+	var r traffic.Rates
+	r.Grown[verdict.Blocked] = n
+	x.Second(now, r, true, func(r verdict.Reason) bool { return r == verdict.Blocked }, ExportedLists{Hits: map[string]loader.Counter{"": n}})
+	source := netip.MustParseAddr("192.0.2.1")
+	addFlow(x.sources, dropFlow{source, verdict.Blocked, ""}, export.Flow{Src: netip.PrefixFrom(source, 32), Packets: n.Packets, Bytes: n.Bytes})
+	all := x.batch(now, false, false).All
+	if len(all) != 1 || all[0].Src.Addr() != source || all[0].Packets != n.Packets {
+		t.Errorf("%+v", all)
+	}
+}
+
 // Records are of incoming packets: no list of outgoing ones is in them. What lists have matched is
 // counted from one second to the next, and in monitor mode, or on trial, are the packets that they would block.
 func TestExportedListsAreOfIncomingPackets(t *testing.T) {
