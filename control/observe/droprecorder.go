@@ -115,8 +115,12 @@ func (r *DropRecorder) mode() (monitor, tracked bool) {
 	return last >= 0 && r.phases[last].Monitor, r.tracked
 }
 
-// since returns the phases from a time on.
-func (r *DropRecorder) since(begin time.Time) []Phase {
+// during returns the phases of an interval, from its begin on, or from the end of the last one: an interval
+// is added a little after its end.
+func (r *DropRecorder) during(begin, last time.Time) []Phase {
+	if !last.IsZero() && last.Before(begin) {
+		begin = last
+	}
 	first := len(r.phases) - 1
 	for first > 0 && r.phases[first].Begin.After(begin) {
 		first--
@@ -135,16 +139,17 @@ func listOf(number int, all []Phase) (name string) {
 	return name
 }
 
-// ListNames returns the names of the programs' lists in the order of their numbers, as listOf does:
-// "" where a number has been another list's since began.
-func (r *DropRecorder) ListNames(began time.Time) (names []string) {
+// ListNames returns the names of the programs' lists in the order of their numbers, for the interval of
+// incoming packets that is to be added: "" where a number was another list's in it.
+func (r *DropRecorder) ListNames(begin time.Time) (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	phases := r.since(began)
-	for _, p := range phases[max(len(phases)-1, 0):] {
-		for n := range p.Lists {
-			names = append(names, listOf(n+1, phases))
-		}
+	phases := r.during(begin, r.last.End)
+	if len(phases) == 0 {
+		return nil
+	}
+	for n := range phases[len(phases)-1].Lists {
+		names = append(names, listOf(n+1, phases))
 	}
 	return names
 }
@@ -202,11 +207,7 @@ func (r *DropRecorder) Report(now time.Time, report *DropReport, out bool, count
 	if out {
 		last, reasons = &r.lastOut, &r.counted[1]
 	}
-	began := i.Begin
-	if e := last.End; !e.IsZero() && e.Before(began) {
-		began = e // it is added a little after its end
-	}
-	phases, mode := r.since(began), Phase{}
+	phases, mode := r.during(i.Begin, last.End), Phase{}
 	for n, p := range phases {
 		if n == 0 || !p.Begin.After(i.Begin.Add(report.Interval/2)) {
 			mode = p // for most of the interval

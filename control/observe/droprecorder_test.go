@@ -249,6 +249,10 @@ func TestListNames(t *testing.T) {
 			t.Errorf("since second %d: %q, want %q", began, names, want)
 		}
 	}
+	d.last.End = time.Unix(1, 0)
+	if names := d.ListNames(time.Unix(2, 0)); !slices.Equal(names, []string{"a", "c", ""}) {
+		t.Errorf("%q, where the last interval has ended before", names)
+	}
 }
 
 // Packets of which no more is known belong to what all others are: monitored, on trial, or dropped.
