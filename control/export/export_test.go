@@ -3,7 +3,6 @@ package export
 import (
 	"crypto/tls"
 	"encoding/binary"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -208,15 +207,7 @@ func readStream(t *testing.T, c net.Conn, packets uint64) {
 	t.Helper()
 	c.SetReadDeadline(wait.Deadline())
 	for r := ipfix.NewReader(); r.Packets[1] < packets; {
-		b := make([]byte, 64<<10)
-		if _, err := io.ReadFull(c, b[:4]); err != nil {
-			t.Fatal(err)
-		}
-		n := binary.BigEndian.Uint16(b[2:])
-		if _, err := io.ReadFull(c, b[4:n]); err != nil {
-			t.Fatal(err)
-		}
-		if err := r.Read(b[:n]); err != nil {
+		if err := r.Next(c); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -2,11 +2,9 @@ package contract
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -548,7 +546,7 @@ func (n *records) export(t *testing.T, r random, dropped *observe.DropReport, na
 			x.Report(now, report, names, n.Policy.Monitor)
 		}
 		now = now.Add(time.Second)
-		rates, matched := traffic.Rates{Monitor: n.Policy.Monitor}, begun
+		rates, hits := traffic.Rates{Monitor: n.Policy.Monitor}, begun
 		for i, c := range grown {
 			switch first := half(c); second {
 			case 0:
@@ -558,22 +556,25 @@ func (n *records) export(t *testing.T, r random, dropped *observe.DropReport, na
 			}
 		}
 		if second >= 2 {
-			matched = lists
+			hits = lists
 		}
-		x.Second(now, rates, true, drops, matched)
+		x.Second(now, rates, true, drops, hits)
 	}
 	go x.Close(wait.Patience)
-	stream, err := io.ReadAll(c)
-	if err != nil {
+	read := ipfix.NewReader()
+	for err == nil {
+		err = read.Next(c)
+	}
+	if err != io.EOF {
 		t.Fatal(err)
 	}
-	read := ipfix.NewReader()
-	for len(stream) > 0 {
-		size := binary.BigEndian.Uint16(stream[2:])
-		if err := read.Read(stream[:size]); err != nil {
-			t.Fatal(err)
-		}
-		stream = stream[size:]
+	type match struct {
+		source netip.Addr
+		list   string
+	}
+	matched := make(map[match]bool) // by the events
+	for f := range n.drops {
+		matched[match{f.Remote, f.List}] = true
 	}
 	byList, byReason := make(map[string]uint64), make(map[string]uint64)
 	for _, record := range read.Records {
@@ -586,8 +587,7 @@ func (n *records) export(t *testing.T, r random, dropped *observe.DropReport, na
 			continue
 		}
 		byList[list] += record.Packets
-		of := func(f observe.DroppedFlow) bool { return f.Remote == record.Source && f.List == list }
-		if !record.Source.IsUnspecified() && !slices.ContainsFunc(slices.Collect(maps.Keys(n.drops)), of) {
+		if !record.Source.IsUnspecified() && !matched[match{record.Source, list}] {
 			t.Errorf("IPFIX has %d packets of %v by list %q, and no event has", record.Packets, record.Source, list)
 		}
 	}

@@ -4,6 +4,7 @@ package ipfix
 import (
 	"encoding/binary"
 	"errors"
+	"io"
 	"net/netip"
 )
 
@@ -38,6 +39,19 @@ func (r *Reader) Texts() (all []string) {
 }
 
 var errMalformed = errors.New("malformed")
+
+// Next reads the next message of a stream. The error is [io.EOF] where the stream ends before it.
+func (r *Reader) Next(stream io.Reader) error {
+	b := make([]byte, 64<<10)
+	if _, err := io.ReadFull(stream, b[:4]); err != nil {
+		return err
+	}
+	n := max(4, binary.BigEndian.Uint16(b[2:]))
+	if _, err := io.ReadFull(stream, b[4:n]); err != nil {
+		return errMalformed
+	}
+	return r.Read(b[:n])
+}
 
 // Read reads a message.
 func (r *Reader) Read(b []byte) (err error) {

@@ -5,37 +5,18 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"weir/control/config"
-	"weir/control/fleet/broker"
 	"weir/control/fleet/wire"
 	"weir/filter/key"
 	"weir/tests/wait"
 )
 
-// besides starts a hub at an address, whose nodes have files with all of some servers.
-func (f *fleet) besides(servers ...string) {
-	f.t.Helper()
-	b, err := broker.Start(broker.Options{Authority: f.authority, Dir: filepath.Join(f.dir, "broker"), Listen: f.listen, Names: []string{"127.0.0.1", "127.0.0.2"}, Log: testLog()})
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.broker, f.listen = b, strings.TrimPrefix(b.URL(), "tls://")
-	f.text = fmt.Sprintf("servers: [%s]\nbroker: {listen: %q}\nkeys: %s/keys\nstate_dir: %s/hub\nheartbeat: 1s\nmax_age: 5s\n", strings.Join(servers, ", "), f.listen, f.dir, f.dir)
-	c, err := config.ParseHub("hub.yaml", []byte(f.text))
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.run(c, b)
-	stop := f.stop
-	f.stop = func() { stop(); b.Close() }
-	f.t.Cleanup(f.stop)
-}
+// contestedConfig has nodes of a silent hub look for another one soon.
+const contestedConfig = "max_age: 5s\n"
 
 // twins returns two fleets on copies of one state and its keys, which do not run, and their addresses.
 func twins(t *testing.T) (a, b *fleet, servers []string) {
@@ -43,7 +24,7 @@ func twins(t *testing.T) (a, b *fleet, servers []string) {
 	a = newFleet(t)
 	b = &fleet{t: t, dir: t.TempDir(), authority: a.authority, listen: "127.0.0.2:0"}
 	for _, f := range []*fleet{a, b} { // the ports
-		f.besides("tls://" + "127.0.0.1:1")
+		f.start(contestedConfig, "tls://127.0.0.1:1")
 		f.change(block("203.0.113.1"))
 		f.stop()
 		servers = append(servers, "tls://"+f.listen)
@@ -97,15 +78,15 @@ func (f *fleet) says(problem string) bool {
 	return slices.ContainsFunc(f.problems(), func(p string) bool { return strings.Contains(p, problem) })
 }
 
-// A hub none of whose nodes is connected to it acknowledges nothing while another hub rules them.
+// A hub without connected nodes acknowledges no commands while another hub rules them.
 func TestSecondHubWithoutNodes(t *testing.T) {
 	t.Parallel() // it waits
 	a, b, servers := twins(t)
-	a.besides(servers...)
+	a.start(contestedConfig, servers...)
 	h := a.of("rome-1", servers[0])
 	a.change(block("198.51.100.1"))
 	h.gets("198.51.100.1")
-	b.besides(servers...)
+	b.start(contestedConfig, servers...)
 	if c, err := b.hub.Change(t.Context(), block("198.51.100.2")); err == nil && c.Published {
 		t.Errorf("the second hub acknowledges its first command: %+v", c)
 	}
@@ -138,7 +119,7 @@ func TestSecondHubWithoutNodes(t *testing.T) {
 		t.Errorf("problems %q", a.problems())
 	}
 	a.stop() // it has the claim after a restart, too
-	a.besides(servers...)
+	a.start(contestedConfig, servers...)
 	if c := a.change(block("198.51.100.4")); !c.Published {
 		t.Errorf("%+v", c)
 	}
@@ -148,9 +129,9 @@ func TestSecondHubWithoutNodes(t *testing.T) {
 func TestSecondHubWithNodes(t *testing.T) {
 	t.Parallel() // it waits
 	a, b, servers := twins(t)
-	a.besides(servers...)
+	a.start(contestedConfig, servers...)
 	one, other := a.of("rome-1", servers...), a.of("oslo-1", servers[1], servers[0])
-	b.besides(servers...)
+	b.start(contestedConfig, servers...)
 	a.refused()
 	b.refused()
 	if _, err := b.hub.TakeOver(t.Context()); err != nil {
@@ -175,10 +156,10 @@ func TestSecondHubByReports(t *testing.T) {
 	t.Parallel() // it waits
 	a, b, servers := twins(t)
 	const elsewhere = "tls://127.0.0.3:1" // which they visit
-	a.besides(elsewhere)
+	a.start(contestedConfig, elsewhere)
 	h := a.of("rome-1", servers[0])
 	h.gets("203.0.113.1")
-	b.besides(elsewhere)
+	b.start(contestedConfig, elsewhere)
 	if c, err := b.hub.Change(t.Context(), block("198.51.100.2")); err != nil || !c.Published {
 		t.Errorf("%+v, %v", c, err)
 	}
@@ -243,10 +224,10 @@ func TestCommandsWaitForVisits(t *testing.T) {
 	}
 	defer silent.Close()
 	f := newFleet(t)
-	f.besides("tls://127.0.0.1:1")
+	f.start(contestedConfig, "tls://127.0.0.1:1")
 	f.change(block("203.0.113.1"))
 	f.stop()
-	f.besides("tls://" + silent.Addr().String())
+	f.start(contestedConfig, "tls://"+silent.Addr().String())
 	visitor, err := silent.Accept()
 	if err != nil {
 		t.Fatal(err)

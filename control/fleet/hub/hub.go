@@ -163,7 +163,8 @@ func (h *Hub) open() (err error) {
 		}
 	}
 	h.publisher = &publisher{
-		progress: newProgress(h.nodes.mostHeard, newContest(h.store.Claim()), h.loop.ended), log: h.o.Log, conf: h.conf, authority: h.o.Authority, broker: h.broker, dir: h.dir, audit: h.audit, nodes: h.nodes,
+		progress: newProgress(h.nodes.mostHeard, newContest(h.store.Claim()), h.loop.ended),
+		log:      h.o.Log, conf: h.conf, authority: h.o.Authority, broker: h.broker, dir: h.dir, audit: h.audit, nodes: h.nodes,
 		loop: h.loop, store: h.store, lists: h.lists, releases: h.releases,
 	}
 	h.releases.wake, h.trials.wake = h.publisher.wake, h.publisher.wake

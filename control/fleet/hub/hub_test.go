@@ -70,8 +70,9 @@ func testLog() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, nil))
 }
 
-// start starts broker and hub with lists in YAML.
-func (f *fleet) start(lists string) {
+// start starts broker and hub with lists in YAML. Nodes are to connect to servers, to the broker where there
+// are none.
+func (f *fleet) start(lists string, servers ...string) {
 	f.t.Helper()
 	log := f.log
 	if log == nil {
@@ -79,12 +80,15 @@ func (f *fleet) start(lists string) {
 	}
 	var err error
 	if f.broker, err = broker.Start(broker.Options{
-		Authority: f.authority, Dir: filepath.Join(f.dir, "broker"), Listen: f.listen, Sites: f.sites, Names: []string{"127.0.0.1"}, Log: log,
+		Authority: f.authority, Dir: filepath.Join(f.dir, "broker"), Listen: f.listen, Sites: f.sites, Names: []string{"127.0.0.1", "127.0.0.2"}, Log: log,
 	}); err != nil {
 		f.t.Fatal(err)
 	}
 	f.listen = strings.TrimPrefix(f.broker.URL(), "tls://")
-	f.text = fmt.Sprintf("servers: [%q]\nbroker: {listen: %q}\nkeys: %s/keys\nstate_dir: %s/hub\nheartbeat: 1s\n%s", f.broker.URL(), f.listen, f.dir, f.dir, lists)
+	if len(servers) == 0 {
+		servers = []string{f.broker.URL()}
+	}
+	f.text = fmt.Sprintf("servers: [%s]\nbroker: {listen: %q}\nkeys: %s/keys\nstate_dir: %s/hub\nheartbeat: 1s\n%s", strings.Join(servers, ", "), f.listen, f.dir, f.dir, lists)
 	c, err := config.ParseHub("hub.yaml", []byte(f.text))
 	if err != nil {
 		f.t.Fatal(err)

@@ -15,6 +15,19 @@ import (
 	"weir/tests/seed"
 )
 
+// savingNodes returns nodes that save what they have.
+func (f *fleet) savingNodes(count int) (all []*fleetnode.Node) {
+	f.t.Helper()
+	for i := range count {
+		n, err := f.authority.Enroll(fmt.Sprintf("edge-%d", i), nil, []string{"tls://" + f.listen})
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		all = append(all, follow(f.t, fleetnode.Config{Enrollment: n, Directory: f.t.TempDir()}))
+	}
+	return all
+}
+
 // A hub that goes on from an older copy takes the changes since then back from what its nodes have saved, as it had
 // signed them: entries that were added, with the time when they expire, and those that were removed.
 func TestTakeBack(t *testing.T) {
@@ -22,14 +35,7 @@ func TestTakeBack(t *testing.T) {
 	f := newFleet(t)
 	f.reserve()
 	f.start("")
-	var all []*fleetnode.Node
-	for i := range 3 {
-		n, err := f.authority.Enroll(fmt.Sprintf("edge-%d", i), nil, []string{"tls://" + f.listen})
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, follow(t, fleetnode.Config{Enrollment: n, Directory: t.TempDir()}))
-	}
+	all := f.savingNodes(3)
 	change := func(remove bool, ttl float64, entries ...string) {
 		t.Helper()
 		c := block(entries...)
@@ -106,14 +112,7 @@ func TestTakeBackAtRandom(t *testing.T) {
 	f := newFleet(t)
 	f.reserve()
 	f.start("")
-	var all []*fleetnode.Node
-	for i := range 3 {
-		n, err := f.authority.Enroll(fmt.Sprintf("edge-%d", i), nil, []string{"tls://" + f.listen})
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, follow(t, fleetnode.Config{Enrollment: n, Directory: t.TempDir()}))
-	}
+	all := f.savingNodes(3)
 	change := func() {
 		t.Helper()
 		c := block(fmt.Sprintf("10.%d.%d.0/24", r.IntN(4), r.IntN(50)))
