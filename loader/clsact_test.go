@@ -270,6 +270,51 @@ func TestClsactQdisc(t *testing.T) {
 	}
 }
 
+// What is known of an interface's qdisc says nothing of that of the next interface of its name, though a
+// process was killed when it had moved the pins there.
+func TestClsactQdiscOfNextInterface(t *testing.T) {
+	lab.Root(t)
+	t.Setenv("WEIR_TEST_CLSACT", "1")
+	l, pins := lab.New(t), testPins(t)
+	g := blockAllTC(t)
+	index := func() (i *netif.Iface) {
+		t.Helper()
+		i, err := target(l.B).Find()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return i
+	}
+	former := index()
+	if err := attach(t, pins, target(l.B), hooks.TC, g).Close(); err != nil {
+		t.Fatal(err)
+	}
+	l.B.In(t, func() {
+		if err := netlink.LinkDel(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: former.Index}}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	l.Wire(t)
+	next := index()
+	if next.Index == former.Index {
+		t.Fatalf("the next interface has index %d, too", next.Index)
+	}
+	l.B.In(t, func() {
+		if err := netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+			LinkIndex: next.Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+		}}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if err := os.Rename(pins.path(former, false), pins.path(next, false)); err != nil {
+		t.Fatal(err)
+	}
+	detach(t, attach(t, pins, target(l.B), hooks.TC, g))
+	if n, q := filterIDs(t, l.B), qdiscs(t, l.B); len(n) != 0 || len(q) != 1 {
+		t.Errorf("left of others: filters %v, qdiscs %v", n, q)
+	}
+}
+
 // An interface in the namespace of the process that attached is another process's in a
 // namespace of whatever name, or of none.
 func TestClsactElsewhere(t *testing.T) {

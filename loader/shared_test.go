@@ -73,6 +73,10 @@ func TestSharedStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	keep(open(4096, 0))
+	smaller := open(1024, 0) // also where what is pinned has room
+	if n := smaller.maps[bpf.WeirMapConnections].entries(); n != 1024 {
+		t.Errorf("a map for 1024 entries has room for %d", n)
+	}
 
 	path := filepath.Join(string(d), bpf.WeirMapConnections)
 	if err := os.Remove(path); err != nil {
