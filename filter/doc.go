@@ -76,7 +76,7 @@
 //     memory, that are entropy-coded for transmission.
 //   - [weir/filter/counting] implements Bloom filters whose cells are counters:
 //     the counting filter, which supports deletion, and the spectral filters,
-//     which estimate how often an element was inserted.
+//     which estimate how often an element was added.
 //   - [weir/filter/fpr] computes false-positive rates: of the standard Bloom
 //     filter by every formula in use, right and wrong, and of the blocked
 //     layouts that keep a key's bits in one cache line.

@@ -109,14 +109,14 @@ func TestSummaryFor(t *testing.T) {
 	p := reconcile.NewPublisher(g, 1, 1)
 	element := func(i int) []byte { return binary.LittleEndian.AppendUint64(nil, uint64(i)) }
 	for i := range r.Entries {
-		p.Insert(element(i))
+		p.Add(element(i))
 	}
 	full := len(p.Publish())
 	for i := range r.Changes {
-		if err := p.Delete(element(i)); err != nil {
-			t.Fatal(err)
+		if !p.Remove(element(i)) {
+			t.Fatal("an element cannot be removed")
 		}
-		p.Insert(element(r.Entries + i))
+		p.Add(element(r.Entries + i))
 	}
 	delta := len(p.Publish())
 	t.Logf("%+v; sent %d and %d bytes", s, full, delta)

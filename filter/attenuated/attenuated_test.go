@@ -222,7 +222,7 @@ func (w *network) follow(from int, b []byte) int {
 func (w *network) populate(n int, rng *rand.Rand) (holder []int) {
 	for i := range n {
 		h := rng.IntN(len(w.routers))
-		w.routers[h].Insert(resource(i))
+		w.routers[h].Add(resource(i))
 		holder = append(holder, h)
 	}
 	return holder
@@ -282,7 +282,7 @@ func TestUpdatesPropagate(t *testing.T) {
 		}
 		return n
 	}
-	w.routers[0].Insert(b)
+	w.routers[0].Add(b)
 	for round := range depth {
 		if got := reach(); got != round+1 {
 			t.Errorf("after %d rounds %d routers know the resource", round, got)
@@ -294,8 +294,8 @@ func TestUpdatesPropagate(t *testing.T) {
 	if n := w.round(t); n != 0 || reach() != depth+1 {
 		t.Errorf("beyond the depth: %d messages, %d routers know the resource", n, reach())
 	}
-	if err := w.routers[0].Delete(b); err != nil {
-		t.Fatal(err)
+	if !w.routers[0].Remove(b) {
+		t.Fatal("the resource cannot be removed")
 	}
 	if n := w.settle(t); n != depth || reach() != 0 {
 		t.Errorf("after the deletion: %d messages, %d routers know the resource", n, reach())
@@ -345,7 +345,7 @@ func BenchmarkRouter(b *testing.B) {
 	rng := newRand(b)
 	w := random(20, standard(16_000, 11), 3, rng)
 	for i := range 1000 {
-		w.routers[rng.IntN(20)].Insert(resource(i))
+		w.routers[rng.IntN(20)].Add(resource(i))
 	}
 	w.settle(b)
 	b.Run("op=announce", func(b *testing.B) {

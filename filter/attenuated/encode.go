@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"weir/filter/bloom"
-	"weir/filter/hash"
+	"weir/filter/internal/sealed"
 )
 
 // The encodings, in little-endian order. Both begin with
@@ -32,8 +32,6 @@ import (
 const (
 	filterMagic = "WATT\x01"
 	treeMagic   = "WTRE\x01"
-	headerLen   = 24
-	checksumLen = 8
 )
 
 // MaxDepth bounds the depth of decoded filters.
@@ -45,86 +43,38 @@ func appendHeader(b []byte, magic string, depth int, g bloom.Geometry, seed uint
 	return binary.LittleEndian.AppendUint64(b, seed)
 }
 
-func appendWords(b []byte, words []uint64) []byte {
-	for _, w := range words {
-		b = binary.LittleEndian.AppendUint64(b, w)
-	}
-	return b
-}
-
 // decoder reads an encoding. After a failure it reads zeros.
 type decoder struct {
-	rest     []byte
+	*sealed.Reader
 	geometry bloom.Geometry
 	seed     uint64
 	depth    int
-	err      error
 }
 
 func newDecoder(b []byte, magic string) *decoder {
-	d := &decoder{}
-	switch {
-	case len(b) < headerLen+checksumLen:
-		d.fail("%d bytes, need at least %d", len(b), headerLen+checksumLen)
-	case string(b[:5]) != magic || b[6] != 0 || b[7] != 0:
-		d.fail("magic and version % x, want % x", b[:8], magic)
-	default:
-		body := b[:len(b)-checksumLen]
-		if hash.Sum(0, body) != binary.LittleEndian.Uint64(b[len(body):]) {
-			d.fail("checksum does not match")
+	d := &decoder{Reader: sealed.Open("attenuated", magic, b)}
+	d.depth = int(d.Uint8())
+	d.Zero(2)
+	if encoded := d.Bytes(bloom.GeometryLen); encoded != nil {
+		if err := d.geometry.UnmarshalBinary(encoded); err != nil {
+			d.Fail("%w", err)
 		}
-		if err := d.geometry.UnmarshalBinary(body[8:16]); err != nil {
-			d.fail("%w", err)
-		}
-		d.depth, d.seed, d.rest = int(body[5]), binary.LittleEndian.Uint64(body[16:]), body[headerLen:]
 	}
+	d.seed = d.Uint64()
 	return d
-}
-
-func (d *decoder) fail(format string, args ...any) {
-	if d.err == nil {
-		d.err = fmt.Errorf("attenuated: decode: "+format, args...)
-	}
-	d.rest = nil
 }
 
 // filter reads the bits of a filter, for which it takes no memory before they are there.
 func (d *decoder) filter() *bloom.Filter {
-	n := (int(d.geometry.M()) + 63) / 64
-	if d.err == nil && len(d.rest)/8 < n {
-		d.fail("%d bytes of bits, want %d", len(d.rest), 8*n)
-	}
-	if d.err != nil {
+	words := d.Words((uint64(d.geometry.M()) + 63) / 64)
+	if d.Err() != nil {
 		return nil
 	}
-	words := make([]uint64, n)
-	for i := range words {
-		words[i] = binary.LittleEndian.Uint64(d.rest[8*i:])
-	}
-	d.rest = d.rest[8*n:]
 	f, err := bloom.FromWords(d.geometry, d.seed, words)
 	if err != nil {
-		d.fail("%w", err)
+		d.Fail("%w", err)
 	}
 	return f
-}
-
-// number reads a varint that is at most the number of bytes left.
-func (d *decoder) number() int {
-	v, n := binary.Uvarint(d.rest)
-	if n <= 0 || n > 1 && d.rest[n-1] == 0 || v > uint64(len(d.rest)-n) {
-		d.fail("a number is cut short, too large or has leading zeros")
-		return 0
-	}
-	d.rest = d.rest[n:]
-	return int(v)
-}
-
-func (d *decoder) end() error {
-	if d.err == nil && len(d.rest) > 0 {
-		d.fail("%d bytes too many", len(d.rest))
-	}
-	return d.err
 }
 
 // AppendBinary appends the filter's encoding to b. It fails if the filter is deeper than
@@ -136,9 +86,9 @@ func (f *Filter) AppendBinary(b []byte) ([]byte, error) {
 	start := len(b)
 	b = appendHeader(b, filterMagic, len(f.levels), f.levels[0].Geometry, f.seed)
 	for _, l := range f.levels {
-		b = appendWords(b, l.Words())
+		b = sealed.AppendWords(b, l.Words())
 	}
-	return binary.LittleEndian.AppendUint64(b, hash.Sum(0, b[start:])), nil
+	return sealed.Seal(b, start), nil
 }
 
 // MarshalBinary returns the encoding of AppendBinary. It implements
@@ -149,14 +99,14 @@ func (f *Filter) MarshalBinary() ([]byte, error) { return f.AppendBinary(nil) }
 // otherwise it fails and leaves f unchanged. It implements encoding.BinaryUnmarshaler.
 func (f *Filter) UnmarshalBinary(b []byte) error {
 	d := newDecoder(b, filterMagic)
-	if d.err == nil && d.depth == 0 {
-		d.fail("depth 0")
+	if d.Err() == nil && d.depth == 0 {
+		d.Fail("depth 0")
 	}
 	decoded := Filter{seed: d.seed}
-	for i := 0; i < d.depth && d.err == nil; i++ {
+	for i := 0; i < d.depth && d.Err() == nil; i++ {
 		decoded.levels = append(decoded.levels, d.filter())
 	}
-	if err := d.end(); err != nil {
+	if err := d.End(); err != nil {
 		return err
 	}
 	*f = decoded
@@ -172,14 +122,14 @@ func (t *Tree) AppendBinary(b []byte) ([]byte, error) {
 	if err != nil {
 		return b[:start], err
 	}
-	return binary.LittleEndian.AppendUint64(b, hash.Sum(0, b[start:])), nil
+	return sealed.Seal(b, start), nil
 }
 
 func (t *Tree) appendNodes(b []byte, depth int) (_ []byte, err error) {
 	if depth == 0 {
 		return b, fmt.Errorf("attenuated: encode: the tree is deeper than %d", MaxDepth)
 	}
-	b = appendWords(b, t.own.Words())
+	b = sealed.AppendWords(b, t.own.Words())
 	b = binary.AppendUvarint(b, uint64(len(t.resources)))
 	b = binary.AppendUvarint(b, uint64(len(t.children)))
 	for _, r := range slices.Sorted(maps.Keys(t.resources)) {
@@ -197,7 +147,7 @@ func (t *Tree) appendNodes(b []byte, depth int) (_ []byte, err error) {
 // encoding.BinaryMarshaler.
 func (t *Tree) MarshalBinary() ([]byte, error) { return t.AppendBinary(nil) }
 
-var errForeign = errors.New("attenuated: decode: a node's filter is not that of its resources")
+var errForeign = errors.New("a node's filter is not that of its resources")
 
 // UnmarshalBinary decodes b into t, a root. It accepts exactly what AppendBinary
 // produces; otherwise it fails and leaves t unchanged. It implements
@@ -207,11 +157,11 @@ func (t *Tree) UnmarshalBinary(b []byte) error {
 		return errors.New("attenuated: decode: the node is no root")
 	}
 	d := newDecoder(b, treeMagic)
-	if d.err == nil && d.depth != 0 {
-		d.fail("magic and version % x, want % x", b[:8], treeMagic)
+	if d.Err() == nil && d.depth != 0 {
+		d.Fail("magic and version % x, want % x", b[:8], treeMagic)
 	}
 	decoded := d.node(MaxDepth)
-	if err := d.end(); err != nil {
+	if err := d.End(); err != nil {
 		return err
 	}
 	*t = *decoded
@@ -223,24 +173,24 @@ func (t *Tree) UnmarshalBinary(b []byte) error {
 
 func (d *decoder) node(depth int) *Tree {
 	if depth == 0 {
-		d.fail("the tree is deeper than %d", MaxDepth)
+		d.Fail("the tree is deeper than %d", MaxDepth)
 	}
 	own := d.filter()
-	resources, children := d.number(), d.number()
+	resources, children := d.Uvarint(), d.Uvarint()
 	t := &Tree{resources: make(map[string]struct{}), own: own}
 	last := ""
 	for i := range resources {
-		n := d.number()
-		if d.err != nil {
+		n := d.Uvarint()
+		if d.Err() != nil {
 			return nil
 		}
-		r := string(d.rest[:n])
-		if d.rest = d.rest[n:]; i > 0 && r <= last {
-			d.fail("resources are not in order")
+		r := string(d.Bytes(n))
+		if i > 0 && r <= last {
+			d.Fail("resources are not in order")
 		}
 		t.resources[r], last = struct{}{}, r
 	}
-	if d.err != nil {
+	if d.Err() != nil {
 		return nil
 	}
 	check := bloom.New(d.geometry, d.seed)
@@ -248,13 +198,13 @@ func (d *decoder) node(depth int) *Tree {
 		check.Add([]byte(r))
 	}
 	if !check.Equal(own) {
-		d.err = errForeign
+		d.Fail("%w", errForeign)
 		return nil
 	}
 	t.unified = own.Clone()
 	for range children {
 		c := d.node(depth - 1)
-		if d.err != nil {
+		if d.Err() != nil {
 			return nil
 		}
 		c.parent = t

@@ -24,14 +24,14 @@ func examples(t testing.TB) (filter, tree []byte) {
 	t.Helper()
 	r := NewRouter(small(t), 7, 3)
 	l := r.AddLink()
-	r.Insert([]byte("a"))
+	r.Add([]byte("a"))
 	f, _ := r.Announce(l)
 	root := NewTree(small(t), 7)
-	root.Insert([]byte("root's"))
+	root.Add([]byte("root's"))
 	for i := range 3 {
 		c := root.AddChild()
-		c.Insert(fmt.Append(nil, i))
-		c.AddChild().Insert(fmt.Append(nil, "below", i))
+		c.Add(fmt.Append(nil, i))
+		c.AddChild().Add(fmt.Append(nil, "below", i))
 	}
 	filter, err := f.MarshalBinary()
 	if err != nil {
@@ -67,8 +67,8 @@ func TestEncode(t *testing.T) {
 			t.Errorf("%s is not found", b)
 		}
 	}
-	if err := root.children[2].children[0].Remove([]byte("below2")); err != nil {
-		t.Error(err)
+	if !root.children[2].children[0].Remove([]byte("below2")) {
+		t.Error("below2 cannot be removed")
 	}
 	if root.unified.Contains([]byte("below2")) && !root.own.Contains([]byte("below2")) {
 		if _, ok := root.Find([]byte("below2")); ok {
@@ -79,6 +79,12 @@ func TestEncode(t *testing.T) {
 		t.Error("a child was replaced")
 	}
 }
+
+// Lengths of the encodings' ends, as encode.go says.
+const (
+	headerLen   = 24
+	checksumLen = 8
+)
 
 // What is damaged is refused, and changes nothing.
 func TestDecodeRefuses(t *testing.T) {

@@ -16,7 +16,7 @@ func ExampleRouter() {
 	}
 	a, b := attenuated.NewRouter(g, 0x5eed, 3), attenuated.NewRouter(g, 0x5eed, 3)
 	ab, ba := a.AddLink(), b.AddLink()
-	b.Insert([]byte("song.mp3"))
+	b.Add([]byte("song.mp3"))
 
 	if f, changed := b.Announce(ba); changed {
 		if err := a.Receive(ab, f); err != nil {
@@ -39,7 +39,7 @@ func ExampleTree_MarshalBinary() {
 		log.Fatal(err)
 	}
 	root := attenuated.NewTree(g, 0x5eed)
-	root.AddChild().Insert([]byte("printer"))
+	root.AddChild().Add([]byte("printer"))
 	b, err := root.MarshalBinary()
 	if err != nil {
 		log.Fatal(err)

@@ -55,7 +55,7 @@ func (g *Grid) Move(host []byte, to Place) error {
 	}
 	g.Leave(host)
 	for level := range g.levels {
-		g.square(level, to).Insert(host)
+		g.square(level, to).Add(host)
 	}
 	g.hosts[string(host)] = to
 	return nil
@@ -68,7 +68,7 @@ func (g *Grid) Leave(host []byte) {
 		return
 	}
 	for level := range g.levels {
-		_ = g.square(level, from).Delete(host) // it was inserted
+		g.square(level, from).Remove(host)
 	}
 	delete(g.hosts, string(host))
 }

@@ -1,14 +1,9 @@
 package attenuated
 
 import (
-	"errors"
-
 	"weir/filter/bloom"
 	"weir/filter/hash"
 )
-
-// ErrNotFound means that the node does not store the resource to be removed.
-var ErrNotFound = errors.New("attenuated: node does not store the resource")
 
 // Tree is a node of a rooted tree, or the tree below it, in which requests for
 // resources are routed as by Czerwinski et al. (section 6.1). A node stores
@@ -41,9 +36,9 @@ func (t *Tree) AddChild() *Tree {
 	return c
 }
 
-// Insert stores the resource b in the node and adds it to the filters on the
+// Add stores the resource b in the node and adds it to the filters on the
 // path to the root.
-func (t *Tree) Insert(b []byte) {
+func (t *Tree) Add(b []byte) {
 	t.resources[string(b)] = struct{}{}
 	h := hash.Sum(t.own.Seed(), b)
 	t.own.AddHash(h)
@@ -53,10 +48,10 @@ func (t *Tree) Insert(b []byte) {
 }
 
 // Remove deletes the resource b from the node and rebuilds the filters on the
-// path to the root by OR. It returns ErrNotFound if the node does not store b.
-func (t *Tree) Remove(b []byte) error {
+// path to the root by OR. It reports false if the node does not store b.
+func (t *Tree) Remove(b []byte) bool {
 	if _, held := t.resources[string(b)]; !held {
-		return ErrNotFound
+		return false
 	}
 	delete(t.resources, string(b))
 	t.own.Clear()
@@ -69,7 +64,7 @@ func (t *Tree) Remove(b []byte) error {
 			_ = n.unified.Union(c.unified) // cannot fail: all nodes share one geometry
 		}
 	}
-	return nil
+	return true
 }
 
 // Route describes how a request travelled through a tree.

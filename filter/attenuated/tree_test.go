@@ -1,7 +1,6 @@
 package attenuated
 
 import (
-	"errors"
 	"math/rand/v2"
 	"testing"
 
@@ -50,7 +49,7 @@ func TestTreeFindsAll(t *testing.T) {
 		holder := make([]*Tree, resources)
 		for i := range holder {
 			holder[i] = tree[rng.IntN(nodes)]
-			holder[i].Insert(resource(i))
+			holder[i].Add(resource(i))
 		}
 		hops, astray := 0, 0
 		for _, n := range tree {
@@ -81,7 +80,7 @@ func TestTreeAbsent(t *testing.T) {
 		tree := grow(standard(m, 1), 50, rng)
 		for _, n := range tree {
 			for i := range 100 {
-				n.Insert(resource(i))
+				n.Add(resource(i))
 			}
 		}
 		for _, n := range tree {
@@ -105,9 +104,9 @@ func TestTreeNearHolderFirst(t *testing.T) {
 	root := NewTree(standard(1000, 5), seed)
 	a, b := root.AddChild(), root.AddChild()
 	near, start := a.AddChild(), a.AddChild()
-	b.Insert(resource(0))
-	near.Insert(resource(0))
-	root.Insert(resource(0))
+	b.Add(resource(0))
+	near.Add(resource(0))
+	root.Add(resource(0))
 	if r, ok := start.Find(resource(0)); !ok || r.Holder != near || r.Hops != 2 {
 		t.Errorf("%+v, %v", r, ok)
 	}
@@ -121,15 +120,15 @@ func TestTreeRemove(t *testing.T) {
 	holder := make([]*Tree, resources)
 	for i := range holder {
 		holder[i] = tree[rng.IntN(len(tree))]
-		holder[i].Insert(resource(i))
+		holder[i].Add(resource(i))
 	}
 	for i := 0; i < resources; i += 2 {
-		if err := holder[i].Remove(resource(i)); err != nil {
-			t.Fatal(err)
+		if !holder[i].Remove(resource(i)) {
+			t.Fatalf("resource %d cannot be removed", i)
 		}
 	}
-	if err := holder[0].Remove(resource(0)); !errors.Is(err, ErrNotFound) {
-		t.Errorf("removing a second time: %v", err)
+	if holder[0].Remove(resource(0)) {
+		t.Error("it was removed a second time")
 	}
 	want := bloom.New(g, seed)
 	for i, h := range holder {
@@ -152,12 +151,12 @@ func BenchmarkTree(b *testing.B) {
 	tree := grow(standard(16*resources, 11), 100, rng)
 	leaf := tree[len(tree)-1]
 	for i := range resources {
-		tree[rng.IntN(len(tree))].Insert(resource(i))
+		tree[rng.IntN(len(tree))].Add(resource(i))
 	}
 	b.Run("op=insert", func(b *testing.B) {
 		e := resource(0)
 		for b.Loop() {
-			leaf.Insert(e)
+			leaf.Add(e)
 		}
 	})
 	b.Run("op=query", func(b *testing.B) {

@@ -4,12 +4,17 @@
 package blocked
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
+	"slices"
+	"sort"
 
 	"weir/filter/fpr"
 	"weir/filter/hash"
+	"weir/filter/internal/sealed"
 )
 
 const (
@@ -24,6 +29,41 @@ const (
 type Geometry struct {
 	Lines uint32 // of 64 bytes, at least 1
 	Bits  int    // set by an element in its line, 1 … MaxBits
+}
+
+// MaxLines is the maximum number of lines of a geometry of [For], which keeps filters below 2³²
+// bits.
+const MaxLines = 1<<23 - 1
+
+// sparing is how much larger than the minimum a filter may be if its elements
+// set fewer bits, each of which costs time.
+const sparing = 1.1
+
+// For returns the geometry of a filter that has at most the false-positive rate,
+// 0 < rate < 1, with n elements, n ≥ 1, by the exact formula: the smallest one,
+// or one up to a tenth larger with fewer bits. It fails where that takes more
+// than MaxLines.
+//
+// At a rate of 1 % it takes 13 % more memory than a filter whose bits may lie
+// anywhere, and an element costs one cache miss instead of seven.
+func For(n int, rate float64) (Geometry, error) {
+	if !(n >= 1 && n < math.MaxInt32) || !(rate > 0 && rate < 1) {
+		return Geometry{}, fmt.Errorf("blocked: a filter of %d elements with a false-positive rate of %g", n, rate)
+	}
+	var all [MaxBits]Geometry
+	least := uint32(MaxLines + 1)
+	for i := range all {
+		lines := uint32(sort.Search(MaxLines, func(j int) bool {
+			return Geometry{Lines: uint32(j) + 1, Bits: i + 1}.FalsePositiveRate(n) <= rate
+		})) + 1
+		all[i] = Geometry{Lines: lines, Bits: i + 1}
+		least = min(least, lines)
+	}
+	if least > MaxLines {
+		return Geometry{}, fmt.Errorf("blocked: a filter of %d elements with a false-positive rate of %g takes more than 512 MiB", n, rate)
+	}
+	i := slices.IndexFunc(all[:], func(g Geometry) bool { return float64(g.Lines) <= sparing*float64(least) })
+	return all[i], nil
 }
 
 // FalsePositiveRate returns the exact probability that an element tests positive
@@ -58,9 +98,12 @@ func FromWords(g Geometry, words []uint64) (*Filter, error) {
 	return &Filter{g, words}, nil
 }
 
-// Record adds the element with hash h. It reports whether all of its bits were set before:
-// the element was recorded already, or it is a false positive.
-func (f *Filter) Record(h uint64) (again bool) {
+// Add adds the element with hash h.
+func (f *Filter) Add(h uint64) { f.Observe(h) }
+
+// Observe adds the element with hash h. It reports whether all of its bits were set before:
+// the element was there already, or it is a false positive.
+func (f *Filter) Observe(h uint64) (again bool) {
 	all := ^uint64(0)
 	line := f.line(h)
 	for j := range f.Bits {
@@ -90,6 +133,46 @@ func (f *Filter) line(h uint64) []uint64 {
 // place returns the word in its line, and the bit in that word, of a hash's bit j.
 func place(h uint64, j int) (word, bit uint64) {
 	return (h>>36 + uint64(j)) % lineWords, h >> (6 * j) % wordBits
+}
+
+// The encoding: magic "WBLK", version 1, the bits of an element in a byte and two zero bytes;
+// the number of lines in 4 bytes, 4 zero bytes, the words; all in little-endian order, then
+// the XXH64 of everything before it, with seed 0. The checksum detects corruption, not forgery.
+const header = "WBLK\x01"
+
+// AppendBinary appends the filter's encoding to b. The error is always nil. It
+// implements encoding.BinaryAppender.
+func (f *Filter) AppendBinary(b []byte) ([]byte, error) {
+	start := len(b)
+	b = append(append(b, header...), byte(f.Bits), 0, 0)
+	b = binary.LittleEndian.AppendUint32(b, f.Lines)
+	b = binary.LittleEndian.AppendUint32(b, 0)
+	return sealed.Seal(sealed.AppendWords(b, f.words), start), nil
+}
+
+// MarshalBinary returns the encoding of AppendBinary. It implements
+// encoding.BinaryMarshaler.
+func (f *Filter) MarshalBinary() ([]byte, error) { return f.AppendBinary(nil) }
+
+// UnmarshalBinary decodes b into f. It accepts exactly what AppendBinary
+// produces; otherwise it fails and leaves f unchanged. It implements
+// encoding.BinaryUnmarshaler.
+func (f *Filter) UnmarshalBinary(b []byte) error {
+	r := sealed.Open("blocked", header, b)
+	g := Geometry{Bits: int(r.Uint8())}
+	r.Zero(2)
+	g.Lines = r.Uint32()
+	r.Zero(4)
+	words := r.Words(uint64(g.Lines) * lineWords)
+	if err := r.End(); err != nil {
+		return err
+	}
+	d, err := FromWords(g, words)
+	if err != nil {
+		return fmt.Errorf("blocked: decode: %w", err)
+	}
+	*f = *d
+	return nil
 }
 
 // Words returns the filter's words, which the caller must not change.

@@ -22,16 +22,16 @@ func TestFilter(t *testing.T) {
 		h := rng.Uint64()
 		all = append(all, h)
 		if i%2 == 0 {
-			f.Record(h)
+			f.Observe(h)
 		} else {
-			half.Record(h)
+			half.Observe(h)
 		}
 	}
 	if err := f.Union(half.Words()); err != nil {
 		t.Fatal(err)
 	}
 	for _, h := range all {
-		if !f.Contains(h) || !f.Record(h) {
+		if !f.Contains(h) || !f.Observe(h) {
 			t.Fatalf("%#x is forgotten", h)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 func Example() {
 	f := blocked.New(blocked.Geometry{Lines: 16, Bits: 4})
 	for _, flow := range []string{"a to b", "b to c", "a to b"} {
-		if f.Record(hash.Sum(0, []byte(flow))) {
+		if f.Observe(hash.Sum(0, []byte(flow))) {
 			fmt.Println(flow)
 		}
 	}

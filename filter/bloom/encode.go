@@ -2,10 +2,9 @@ package bloom
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 
-	"weir/filter/hash"
+	"weir/filter/internal/sealed"
 )
 
 // The encodings, in little-endian order. A geometry:
@@ -26,11 +25,7 @@ import (
 //	    XXH64 of everything before it, with seed 0, 8 bytes
 //
 // The checksum detects corruption, not forgery.
-const (
-	prefix      = "WBLM\x01\x00\x00\x00"
-	headerLen   = 24
-	checksumLen = 8
-)
+const header = "WBLM\x01\x00\x00\x00"
 
 // GeometryLen is the length of an encoded Geometry in bytes.
 const GeometryLen = 8
@@ -71,48 +66,35 @@ func (g *Geometry) UnmarshalBinary(b []byte) error {
 // error is always nil. It implements encoding.BinaryAppender.
 func (f *Filter) AppendBinary(b []byte) ([]byte, error) {
 	start := len(b)
-	b = append(b, prefix...)
+	b = append(b, header...)
 	b, _ = f.Geometry.AppendBinary(b)
 	b = binary.LittleEndian.AppendUint64(b, f.seed)
-	for _, w := range f.words {
-		b = binary.LittleEndian.AppendUint64(b, w)
-	}
-	return binary.LittleEndian.AppendUint64(b, hash.Sum(0, b[start:])), nil
+	return sealed.Seal(sealed.AppendWords(b, f.words), start), nil
 }
 
 // MarshalBinary returns the encoding of AppendBinary. It implements
 // encoding.BinaryMarshaler.
 func (f *Filter) MarshalBinary() ([]byte, error) {
-	return f.AppendBinary(make([]byte, 0, headerLen+8*len(f.words)+checksumLen))
+	return f.AppendBinary(make([]byte, 0, sealed.Len(header, GeometryLen+8+8*len(f.words))))
 }
 
 // UnmarshalBinary decodes b into f. It accepts exactly what AppendBinary
 // produces; otherwise it fails and leaves f unchanged. It implements
 // encoding.BinaryUnmarshaler.
 func (f *Filter) UnmarshalBinary(b []byte) error {
-	if len(b) < headerLen+checksumLen {
-		return fmt.Errorf("bloom: decode: %d bytes, need at least %d", len(b), headerLen+checksumLen)
-	}
-	if string(b[:8]) != prefix {
-		return fmt.Errorf("bloom: decode: magic and version % x, want % x", b[:8], prefix)
-	}
-	body := b[:len(b)-checksumLen]
-	if hash.Sum(0, body) != binary.LittleEndian.Uint64(b[len(body):]) {
-		return errors.New("bloom: decode: checksum does not match")
-	}
+	r := sealed.Open("bloom", header, b)
 	var g Geometry
-	if err := g.UnmarshalBinary(b[8:16]); err != nil {
+	if encoded := r.Bytes(GeometryLen); encoded != nil {
+		if err := g.UnmarshalBinary(encoded); err != nil {
+			return err
+		}
+	}
+	seed := r.Uint64()
+	words := r.Words(uint64(wordsOf(g.m)))
+	if err := r.End(); err != nil {
 		return err
 	}
-	data := body[headerLen:]
-	if len(data) != 8*wordsOf(g.m) {
-		return fmt.Errorf("bloom: decode: %d bytes of bits, want %d", len(data), 8*wordsOf(g.m))
-	}
-	words := make([]uint64, wordsOf(g.m))
-	for i := range words {
-		words[i] = binary.LittleEndian.Uint64(data[8*i:])
-	}
-	d, err := FromWords(g, binary.LittleEndian.Uint64(b[16:]), words)
+	d, err := FromWords(g, seed, words)
 	if err != nil {
 		return fmt.Errorf("bloom: decode: %w", err)
 	}

@@ -43,6 +43,34 @@ func Partitioned(m uint32, k int) (Geometry, error) {
 	return Geometry{m: span * uint32(k), span: span, stride: span, k: k}, nil
 }
 
+// For returns the geometry of the smallest standard filter that has at most the
+// false-positive rate, 0 < rate < 1, with n elements, n ≥ 1. It fails where that
+// takes 2³² bits or more.
+func For(n uint64, rate float64) (Geometry, error) {
+	if n < 1 || !(rate > 0 && rate < 1) {
+		return Geometry{}, fmt.Errorf("bloom: a filter of %d elements with a false-positive rate of %v", n, rate)
+	}
+	best, bits := 0, math.Inf(1)
+	// The best real k is log₂(1/rate), at which half of the bits are set (section 2.2).
+	for k := max(1, int(-math.Log2(rate))); k <= min(MaxK, int(-math.Log2(rate))+1); k++ {
+		// Of f′ = (1 − p′)^k with p′ = (1 − 1/m)^{kn}.
+		lnZero := math.Log1p(-math.Pow(rate, 1/float64(k))) / (float64(k) * float64(n))
+		if m := -1 / math.Expm1(lnZero); m < bits {
+			best, bits = k, m
+		}
+	}
+	if best == 0 || bits > math.MaxUint32 {
+		return Geometry{}, fmt.Errorf("bloom: a filter of %d elements with a false-positive rate of %v takes more than 2^32 bits or %d hash functions", n, rate, MaxK)
+	}
+	m := uint32(math.Ceil(bits))
+	for { // where rounding has gone below
+		if g, err := Standard(m, best); err != nil || g.FalsePositiveRate(n) <= rate {
+			return g, err
+		}
+		m++
+	}
+}
+
 // M returns the number of bits.
 func (g Geometry) M() uint32 { return g.m }
 

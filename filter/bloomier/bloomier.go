@@ -133,9 +133,9 @@ func (f *Filter) sum(h uint64) (sum uint64) {
 	return sum
 }
 
-// Find returns the value of the key with hash h. It is false for a key that is absent,
+// Lookup returns the value of the key with hash h. It is false for a key that is absent,
 // but with the probability FalsePositiveRate.
-func (f *Filter) Find(h uint64) (value uint64, ok bool) {
+func (f *Filter) Lookup(h uint64) (value uint64, ok bool) {
 	got := f.sum(h)
 	value = got & (1<<f.values - 1)
 	return value, got == f.encoded(Entry{h, value})

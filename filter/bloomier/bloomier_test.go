@@ -23,14 +23,14 @@ func TestFind(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, e := range entries {
-			if v, ok := f.Find(e.Hash); !ok || v != e.Value {
+			if v, ok := f.Lookup(e.Hash); !ok || v != e.Value {
 				t.Fatalf("%+v: %d, %v, want %d", c, v, ok, e.Value)
 			}
 		}
 		const trials = 400_000
 		found := 0
 		for range trials {
-			if _, ok := f.Find(rng.Uint64()); ok {
+			if _, ok := f.Lookup(rng.Uint64()); ok {
 				found++
 			}
 		}
@@ -66,7 +66,7 @@ func Example() {
 	const seed = 1
 	entries := []Entry{{hash.Sum(seed, []byte("ssh")), 22}, {hash.Sum(seed, []byte("smtp")), 25}}
 	f, _ := New(entries, 8, 4)
-	port, ok := f.Find(hash.Sum(seed, []byte("smtp")))
+	port, ok := f.Lookup(hash.Sum(seed, []byte("smtp")))
 	fmt.Println(port, ok, f.FalsePositiveRate())
 	// Output: 25 true 0.0625
 }

@@ -6,11 +6,12 @@ package cascade
 import (
 	"iter"
 	"math/bits"
+	"slices"
 	"sort"
 	"sync/atomic"
 
-	"weir/filter/counting"
 	"weir/filter/hash"
+	"weir/filter/internal/nibble"
 	"weir/filter/internal/parallel"
 )
 
@@ -47,7 +48,7 @@ type Filter struct {
 	words       []uint64
 	lines       uint32
 	first, rest int
-	counters    *counting.Nibbles // one for each bit; nil: nothing is deleted
+	counters    *nibble.Array // one for each bit; nil: nothing is deleted
 }
 
 // New returns a cascade over words, which must be zero and a multiple of
@@ -56,7 +57,7 @@ type Filter struct {
 // cannot be added to.
 func New(words []uint64, first, rest int) *Filter {
 	c := NewGrowing(words, first, rest)
-	c.counters = counting.NewNibbles(64 * uint64(len(words)))
+	c.counters = nibble.New(64 * uint64(len(words)))
 	return c
 }
 
@@ -311,8 +312,14 @@ func (c *Filter) ClearUncounted() {
 	}
 }
 
-// Counters returns the counters of bits, by which keys are removed.
-func (c *Filter) Counters() *counting.Nibbles { return c.counters }
+// Saturated returns the number of counters that have reached their highest value, so that
+// their bits are never cleared.
+func (c *Filter) Saturated() uint64 { return c.counters.Saturated() }
+
+// Equal reports whether two cascades with counters have the same bits and the same counters.
+func (c *Filter) Equal(o *Filter) bool {
+	return slices.Equal(c.words, o.words) && slices.Equal(c.counters.Words(), o.counters.Words())
+}
 
 // Bits returns the number of set bits and of all bits.
 func (c *Filter) Bits() (set, all uint64) {

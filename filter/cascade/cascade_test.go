@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"weir/filter/counting"
 	"weir/filter/hash"
+	"weir/filter/internal/nibble"
 	"weir/tests/seed"
 )
 
@@ -76,10 +76,10 @@ func TestSaturation(t *testing.T) {
 	c := New(words, 6, 0)
 	stays := r.Uint64()
 	c.Add(stays)
-	for range counting.Max { // now all of its counters are saturated
+	for range nibble.Max { // now all of its counters are saturated
 		c.Add(stays)
 	}
-	for range 2 * counting.Max {
+	for range 2 * nibble.Max {
 		c.Remove(stays)
 	}
 	if !c.Contains(stays) {

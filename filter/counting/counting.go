@@ -1,6 +1,6 @@
 // Package counting implements Bloom filters whose cells are counters: the
 // counting filter, which supports deletion, and the spectral filters, which
-// estimate how often an element was inserted.
+// estimate how often an element was added.
 //
 // Sections refer to Broder and Mitzenmacher, Network Applications of Bloom
 // Filters: A Survey (Internet Mathematics 1, 2004).
@@ -11,32 +11,37 @@
 package counting
 
 import (
-	"errors"
 	"math"
+	"math/bits"
+	"slices"
 
 	"gonum.org/v1/gonum/mathext"
 
 	"weir/filter/bloom"
 	"weir/filter/hash"
+	"weir/filter/internal/nibble"
 )
 
-// ErrAbsent means that the element to be deleted is not in the filter.
-var ErrAbsent = errors.New("counting: element is not in the filter")
+// Max is the value at which a 4-bit counter saturates.
+const Max = nibble.Max
 
 // Filter is the counting Bloom filter of Fan, Cao, Almeida and Broder: m 4-bit
-// counters instead of bits, so that elements can be deleted (section 2.5).
-// Concurrent queries are safe; a change must not run concurrently with anything
-// else.
+// counters beside m bits, so that elements can be removed (section 2.5). A bit
+// is set where the counter is not zero, so that queries read the bits alone, in
+// the time of a standard filter. Concurrent queries are safe; a change must not
+// run concurrently with anything else. The zero Filter only supports
+// UnmarshalBinary.
 type Filter struct {
 	bloom.Geometry
 	seed     uint64
-	counters *Nibbles
+	words    []uint64 // bit b is bit b%64 of word b/64
+	counters *nibble.Array
 }
 
-// New returns an empty filter of g.M() counters. The seed selects its hash
-// functions.
+// New returns an empty filter of g.M() counters; [bloom.For] has the geometry for
+// a number of elements and a rate. The seed selects its hash functions.
 func New(g bloom.Geometry, seed uint64) *Filter {
-	return &Filter{Geometry: g, seed: seed, counters: NewNibbles(uint64(g.M()))}
+	return &Filter{g, seed, make([]uint64, (uint64(g.M())+63)/64), nibble.New(uint64(g.M()))}
 }
 
 // Seed returns the seed with which byte strings are hashed.
@@ -47,32 +52,44 @@ func (f *Filter) Seed() uint64 { return f.seed }
 func (f *Filter) Saturated() uint64 { return f.counters.Saturated() }
 
 // FillRatio returns the fraction of nonzero counters.
-func (f *Filter) FillRatio() float64 { return float64(f.counters.Nonzero()) / float64(f.M()) }
+func (f *Filter) FillRatio() float64 {
+	n := 0
+	for _, w := range f.words {
+		n += bits.OnesCount64(w)
+	}
+	return float64(n) / float64(f.M())
+}
 
-// Insert adds the element b. An element inserted twice must be deleted twice.
-func (f *Filter) Insert(b []byte) { f.InsertHash(hash.Sum(f.seed, b)) }
+// Add adds the element b. An element added twice must be removed twice.
+func (f *Filter) Add(b []byte) { f.AddHash(hash.Sum(f.seed, b)) }
 
-// InsertHash adds the element with the 64-bit hash h.
-func (f *Filter) InsertHash(h uint64) {
+// AddHash adds the element with the 64-bit hash h.
+func (f *Filter) AddHash(h uint64) {
 	for i := range f.K() {
-		f.counters.Inc(uint64(f.Position(h, i)))
+		p := f.Position(h, i)
+		if f.counters.Inc(uint64(p)) {
+			f.words[p/64] |= 1 << (p % 64)
+		}
 	}
 }
 
-// Delete removes the element b. It returns ErrAbsent, and changes nothing, if
-// the counters show that b is not in the set. Deleting a false positive, an
-// element that was never inserted, can cause false negatives for others.
-func (f *Filter) Delete(b []byte) error { return f.DeleteHash(hash.Sum(f.seed, b)) }
+// Remove removes the element b. It reports false, and changes nothing, if the
+// counters show that b is not in the set. Removing a false positive, an element
+// that was never added, can cause false negatives for others.
+func (f *Filter) Remove(b []byte) bool { return f.RemoveHash(hash.Sum(f.seed, b)) }
 
-// DeleteHash is like [Filter.Delete], for the element with the 64-bit hash h.
-func (f *Filter) DeleteHash(h uint64) error {
+// RemoveHash is like [Filter.Remove], for the element with the 64-bit hash h.
+func (f *Filter) RemoveHash(h uint64) bool {
 	if !f.ContainsHash(h) {
-		return ErrAbsent
+		return false
 	}
 	for i := range f.K() {
-		f.counters.Dec(uint64(f.Position(h, i)))
+		p := f.Position(h, i)
+		if f.counters.Dec(uint64(p)) {
+			f.words[p/64] &^= 1 << (p % 64)
+		}
 	}
-	return nil
+	return true
 }
 
 // Contains reports whether the element b may be in the set.
@@ -82,7 +99,8 @@ func (f *Filter) Contains(b []byte) bool { return f.ContainsHash(hash.Sum(f.seed
 // the set.
 func (f *Filter) ContainsHash(h uint64) bool {
 	for i := range f.K() {
-		if f.counters.Get(uint64(f.Position(h, i))) == 0 {
+		p := f.Position(h, i)
+		if f.words[p/64]>>(p%64)&1 == 0 {
 			return false
 		}
 	}
@@ -92,24 +110,11 @@ func (f *Filter) ContainsHash(h uint64) bool {
 // Bits returns the standard filter of the set, for sending to others: a bit is
 // set if the counter is nonzero (section 4).
 func (f *Filter) Bits() *bloom.Filter {
-	words := make([]uint64, (f.M()+63)/64)
-	for i, w := range f.counters.words {
-		words[i/4] |= gather(w) << (i % 4 * 16)
-	}
-	bits, err := bloom.FromWords(f.Geometry, f.seed, words)
+	standard, err := bloom.FromWords(f.Geometry, f.seed, slices.Clone(f.words))
 	if err != nil {
-		panic(err) // cannot happen: counters beyond M are zero
+		panic(err) // cannot happen: bits beyond M are zero
 	}
-	return bits
-}
-
-// gather returns a 16-bit mask of the word's nonzero counters.
-func gather(w uint64) uint64 {
-	w = (w | w>>1 | w>>2 | w>>3) & low
-	w = (w | w>>3) & 0x0303030303030303
-	w = (w | w>>6) & 0x000f000f000f000f
-	w = (w | w>>12) & 0x000000ff000000ff
-	return (w | w>>24) & 0x000000000000ffff
+	return standard
 }
 
 // OverflowBound bounds the probability that any of m 4-bit counters overflows,

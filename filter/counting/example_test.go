@@ -1,7 +1,6 @@
 package counting_test
 
 import (
-	"errors"
 	"fmt"
 	"log"
 	"math/rand/v2"
@@ -10,25 +9,25 @@ import (
 	"weir/filter/counting"
 )
 
-// Elements can be deleted from a counting filter.
+// Elements can be removed from a counting filter.
 func ExampleFilter() {
-	g, err := bloom.Standard(1<<16, 7)
+	g, err := bloom.For(5000, 0.01)
 	if err != nil {
 		log.Fatal(err)
 	}
 	f := counting.New(g, 0x5eed)
 	addr := []byte("192.0.2.1")
-	f.Insert(addr)
+	f.Add(addr)
 	fmt.Println(f.Contains(addr))
-	fmt.Println(f.Delete(addr), f.Contains(addr))
-	fmt.Println(errors.Is(f.Delete(addr), counting.ErrAbsent))
+	fmt.Println(f.Remove(addr), f.Contains(addr))
+	fmt.Println(f.Remove(addr)) // again
 	// Output:
 	// true
-	// <nil> false
-	// true
+	// true false
+	// false
 }
 
-// A spectral filter estimates how often an element was inserted.
+// A spectral filter estimates how often an element was added.
 func ExampleMinimumSelection() {
 	g, err := bloom.Standard(1<<16, 5)
 	if err != nil {
@@ -36,7 +35,7 @@ func ExampleMinimumSelection() {
 	}
 	s := counting.NewMinimumSelection(g, 0x5eed)
 	for range 3 {
-		s.Insert([]byte("192.0.2.1"))
+		s.Add([]byte("192.0.2.1"))
 	}
 	fmt.Println(s.Count([]byte("192.0.2.1")), s.Count([]byte("192.0.2.2")))
 	// Output: 3 0
@@ -50,7 +49,7 @@ func ExampleSpaceCode() {
 	}
 	s := counting.NewSpaceCode(g, 0x5eed, 32, 8, rand.NewPCG(1, 2))
 	for range 1000 {
-		s.Insert([]byte("192.0.2.1"))
+		s.Add([]byte("192.0.2.1"))
 	}
 	n := s.Count([]byte("192.0.2.1"))
 	fmt.Println(n > 700 && n < 1300, s.Count([]byte("192.0.2.2")))

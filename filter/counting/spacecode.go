@@ -36,11 +36,11 @@ func NewSpaceCode(g bloom.Geometry, seed uint64, groups, levels int, source rand
 	return s
 }
 
-// Insert adds the element b once.
-func (s *SpaceCode) Insert(b []byte) { s.InsertHash(hash.Sum(s.seed, b)) }
+// Add adds the element b once.
+func (s *SpaceCode) Add(b []byte) { s.AddHash(hash.Sum(s.seed, b)) }
 
-// InsertHash adds the element with the 64-bit hash h once.
-func (s *SpaceCode) InsertHash(h uint64) {
+// AddHash adds the element with the 64-bit hash h once.
+func (s *SpaceCode) AddHash(h uint64) {
 	sample := s.random.Uint64()
 	for i, f := range s.levels {
 		if float64(sample) >= math.Ldexp(s.taken(i), 64) {
@@ -58,10 +58,10 @@ func (s *SpaceCode) group(h uint64, level, group int) uint64 {
 	return hash.Nth(h, uint64(1+level*s.groups+group))
 }
 
-// Count estimates how often the element b was inserted.
+// Count estimates how often the element b was added.
 func (s *SpaceCode) Count(b []byte) float64 { return s.CountHash(hash.Sum(s.seed, b)) }
 
-// CountHash estimates how often the element with the 64-bit hash h was inserted: the
+// CountHash estimates how often the element with the 64-bit hash h was added: the
 // number under which the groups that are set are likeliest, 0 included.
 func (s *SpaceCode) CountHash(h uint64) float64 {
 	set := make([]float64, len(s.levels))

@@ -23,7 +23,7 @@ func TestSpaceCode(t *testing.T) {
 	for i, size := range sizes {
 		for j := range each {
 			for range size {
-				s.InsertHash(flow(i, j))
+				s.AddHash(flow(i, j))
 			}
 		}
 	}

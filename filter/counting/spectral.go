@@ -59,40 +59,40 @@ func NewMinimumSelection(g bloom.Geometry, seed uint64) *MinimumSelection {
 	return &MinimumSelection{newSpectrum(g, seed)}
 }
 
-// Insert adds the element b once.
-func (s *MinimumSelection) Insert(b []byte) { s.InsertHash(hash.Sum(s.seed, b), 1) }
+// Add adds the element b once.
+func (s *MinimumSelection) Add(b []byte) { s.AddHash(hash.Sum(s.seed, b), 1) }
 
-// InsertHash adds the element with the 64-bit hash h the given number of times.
-func (s *MinimumSelection) InsertHash(h uint64, times uint32) {
+// AddHash adds the element with the 64-bit hash h the given number of times.
+func (s *MinimumSelection) AddHash(h uint64, times uint32) {
 	for i := range s.K() {
 		c := &s.counters[s.Position(h, i)]
 		*c = saturatingAdd(*c, times)
 	}
 }
 
-// Delete removes the element b once. It returns ErrAbsent, and changes nothing,
-// if the counters show that b is absent.
-func (s *MinimumSelection) Delete(b []byte) error { return s.DeleteHash(hash.Sum(s.seed, b), 1) }
+// Remove removes the element b once. It reports false, and changes nothing, if
+// the counters show that b is absent.
+func (s *MinimumSelection) Remove(b []byte) bool { return s.RemoveHash(hash.Sum(s.seed, b), 1) }
 
-// DeleteHash removes the element with the 64-bit hash h the given number of
-// times. It returns ErrAbsent, and changes nothing, if the counters show that
-// it was inserted fewer times.
-func (s *MinimumSelection) DeleteHash(h uint64, times uint32) error {
+// RemoveHash removes the element with the 64-bit hash h the given number of
+// times. It reports false, and changes nothing, if the counters show that it was
+// added fewer times.
+func (s *MinimumSelection) RemoveHash(h uint64, times uint32) bool {
 	if s.CountHash(h) < times {
-		return ErrAbsent
+		return false
 	}
 	for i := range s.K() {
 		if c := &s.counters[s.Position(h, i)]; *c != math.MaxUint32 {
 			*c -= min(*c, times) // smaller if two of the hashes coincide
 		}
 	}
-	return nil
+	return true
 }
 
 // MinimalIncrease is the spectral Bloom filter that raises only those of an
 // element's counters that are below its new estimate (Cohen and Matias). Its
 // estimates are never too small, and never larger than those of
-// MinimumSelection, but elements cannot be deleted. Concurrent queries are
+// MinimumSelection, but elements cannot be removed. Concurrent queries are
 // safe; a change must not run concurrently with anything else.
 type MinimalIncrease struct{ spectrum }
 
@@ -102,11 +102,11 @@ func NewMinimalIncrease(g bloom.Geometry, seed uint64) *MinimalIncrease {
 	return &MinimalIncrease{newSpectrum(g, seed)}
 }
 
-// Insert adds the element b once.
-func (s *MinimalIncrease) Insert(b []byte) { s.InsertHash(hash.Sum(s.seed, b), 1) }
+// Add adds the element b once.
+func (s *MinimalIncrease) Add(b []byte) { s.AddHash(hash.Sum(s.seed, b), 1) }
 
-// InsertHash adds the element with the 64-bit hash h the given number of times.
-func (s *MinimalIncrease) InsertHash(h uint64, times uint32) {
+// AddHash adds the element with the 64-bit hash h the given number of times.
+func (s *MinimalIncrease) AddHash(h uint64, times uint32) {
 	count := saturatingAdd(s.CountHash(h), times)
 	for i := range s.K() {
 		c := &s.counters[s.Position(h, i)]

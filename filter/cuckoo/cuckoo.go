@@ -19,7 +19,7 @@ const (
 	MaxList = 1<<16 - 1
 )
 
-// ErrFull is the error of Insert. It leaves the table unchanged; the remedy is
+// ErrFull is the error of Add. It leaves the table unchanged; the remedy is
 // the next generation, larger and with another secret.
 var ErrFull = errors.New("cuckoo: table full")
 
@@ -40,7 +40,7 @@ const evictionDepth = 3
 //
 // Keys with the same fingerprint in the same pair of buckets cannot be
 // distinguished. They share a slot, which stays until the last of them is
-// deleted, and has the list number that was set last.
+// removed, and has the list number that was set last.
 type Table struct {
 	slots   []uint64
 	moved   []uint64    // a bit for each slot: its key must stay, since it is in its second bucket or shares the slot
@@ -49,9 +49,18 @@ type Table struct {
 	len     int
 }
 
-// New returns a table over slots, which must be zero and a multiple of
+// Fill is the share of a table's slots that may be planned to be in use. Random
+// keys find room up to 0.95.
+const Fill = 0.88
+
+// New returns an empty table with room for n keys.
+func New(n int) *Table {
+	return Over(make([]uint64, BucketSlots*(int(float64(n)/(Fill*BucketSlots))+1)))
+}
+
+// Over returns a table over slots, which must be zero and a multiple of
 // BucketSlots. A table without slots is full.
-func New(slots []uint64) *Table {
+func Over(slots []uint64) *Table {
 	return &Table{
 		slots:   slots,
 		moved:   make([]uint64, (len(slots)+63)/64),
@@ -66,8 +75,15 @@ func (t *Table) Len() int { return t.len }
 // Cap returns the number of slots.
 func (t *Table) Cap() int { return len(t.slots) }
 
-// Find returns the list number of the key with hash h.
-func (t *Table) Find(h uint64) (list uint16, ok bool) {
+// Contains reports whether the key with hash h may be in the table: with the
+// probability [weir/filter/fpr.Fingerprint] also if it is not.
+func (t *Table) Contains(h uint64) bool {
+	_, ok := t.find(h)
+	return ok
+}
+
+// Lookup returns the list number of the key with hash h.
+func (t *Table) Lookup(h uint64) (list uint16, ok bool) {
 	if i, ok := t.find(h); ok {
 		return uint16(t.slots[i] >> fingerprintBits), true
 	}
@@ -107,9 +123,9 @@ func (t *Table) second(bucket uint32, fp uint64) uint32 {
 	return uint32(i)
 }
 
-// Insert adds the key with hash h and a list number, 1 … MaxList. It returns
+// Add adds the key with hash h and a list number, 1 … MaxList. It returns
 // ErrFull if there is no room.
-func (t *Table) Insert(h uint64, list uint16) error {
+func (t *Table) Add(h uint64, list uint16) error {
 	if t.buckets == 0 {
 		return ErrFull
 	}
@@ -199,8 +215,8 @@ func (t *Table) SetList(h uint64, list uint16) bool {
 	return ok
 }
 
-// Delete removes the key with hash h and reports whether it was present.
-func (t *Table) Delete(h uint64) bool {
+// Remove removes the key with hash h and reports whether it was present.
+func (t *Table) Remove(h uint64) bool {
 	i, ok := t.find(h)
 	if !ok {
 		return false

@@ -34,7 +34,7 @@ func checkTable(t *testing.T, table *Table, want map[uint64]uint16) {
 		t.Fatalf("%d slots in use for %d keys", inUse, len(want))
 	}
 	for h, list := range want {
-		if got, ok := table.Find(h); !ok || got != list {
+		if got, ok := table.Lookup(h); !ok || got != list {
 			t.Fatalf("key %#x: list %d %t, want %d", h, got, ok, list)
 		}
 	}
@@ -43,7 +43,7 @@ func checkTable(t *testing.T, table *Table, want map[uint64]uint16) {
 func TestTableAgainstMap(t *testing.T) {
 	r := seed.Secrets(t)
 	for _, buckets := range []int{1, 2, 3, 64, 1000} {
-		table := New(make([]uint64, buckets*BucketSlots))
+		table := Over(make([]uint64, buckets*BucketSlots))
 		want := make(map[uint64]uint16)
 		var present []uint64
 		take := func() uint64 { // one that is present, no longer among those
@@ -57,7 +57,7 @@ func TestTableAgainstMap(t *testing.T) {
 			switch op := r.IntN(8); {
 			case op < 4 || len(present) == 0:
 				h, list := r.Uint64(), uint16(1+r.IntN(MaxList))
-				switch err := table.Insert(h, list); {
+				switch err := table.Add(h, list); {
 				case err == nil:
 					want[h] = list
 					present = append(present, h)
@@ -66,7 +66,7 @@ func TestTableAgainstMap(t *testing.T) {
 				}
 			case op < 6:
 				h := take()
-				if !table.Delete(h) {
+				if !table.Remove(h) {
 					t.Fatalf("key %#x cannot be deleted", h)
 				}
 				delete(want, h)
@@ -78,14 +78,14 @@ func TestTableAgainstMap(t *testing.T) {
 				want[h] = list
 			default: // what is absent; two random keys of 2^48 do not meet
 				h := r.Uint64()
-				if _, ok := table.Find(h); ok || table.Delete(h) || table.SetList(h, 1) {
+				if _, ok := table.Lookup(h); ok || table.Remove(h) || table.SetList(h, 1) {
 					t.Fatalf("key %#x was never inserted", h)
 				}
 			}
 		}
 		checkTable(t, table, want)
 		for len(present) > 0 {
-			table.Delete(take())
+			table.Remove(take())
 		}
 		if slices.ContainsFunc(table.slots, func(s uint64) bool { return s != 0 }) {
 			t.Error("deleting all keys leaves slots in use")
@@ -94,11 +94,11 @@ func TestTableAgainstMap(t *testing.T) {
 }
 
 func TestTableWithoutSlots(t *testing.T) {
-	table := New(nil)
-	if err := table.Insert(1, 1); !errors.Is(err, ErrFull) {
+	table := Over(nil)
+	if err := table.Add(1, 1); !errors.Is(err, ErrFull) {
 		t.Errorf("insert: %v", err)
 	}
-	if _, ok := table.Find(1); ok || table.Delete(1) {
+	if _, ok := table.Lookup(1); ok || table.Remove(1) {
 		t.Error("the table without slots contains a key")
 	}
 }
@@ -106,15 +106,15 @@ func TestTableWithoutSlots(t *testing.T) {
 // Only the list number distinguishes a slot with fingerprint zero from an empty
 // one.
 func TestTableZeroFingerprint(t *testing.T) {
-	table := New(make([]uint64, 4*BucketSlots))
+	table := Over(make([]uint64, 4*BucketSlots))
 	const h = 3 << 62
-	if _, ok := table.Find(h); ok {
+	if _, ok := table.Lookup(h); ok {
 		t.Fatal("found in the empty table")
 	}
-	if err := table.Insert(h, 7); err != nil {
+	if err := table.Add(h, 7); err != nil {
 		t.Fatal(err)
 	}
-	if list, ok := table.Find(h); !ok || list != 7 {
+	if list, ok := table.Lookup(h); !ok || list != 7 {
 		t.Errorf("list %d %t, want 7", list, ok)
 	}
 }
@@ -139,11 +139,11 @@ func colliding(table *Table, h uint64) (others []uint64) {
 // and each is found until it is deleted.
 func TestTableCollision(t *testing.T) {
 	r := seed.Secrets(t)
-	table := New(make([]uint64, 64*BucketSlots))
+	table := Over(make([]uint64, 64*BucketSlots))
 	want := make(map[uint64]uint16)
 	for len(want) < 64*BucketSlots*9/10 { // full enough that keys are in second buckets
 		h := r.Uint64()
-		if err := table.Insert(h, 1); err != nil {
+		if err := table.Add(h, 1); err != nil {
 			t.Fatal(err)
 		}
 		want[h] = 1
@@ -160,20 +160,20 @@ func TestTableCollision(t *testing.T) {
 	for h := range want {
 		keys := append(colliding(table, h), h)
 		for _, other := range keys[:len(keys)-1] {
-			if err := table.Insert(other, 2); err != nil {
+			if err := table.Add(other, 2); err != nil {
 				t.Fatalf("%#x after %#x: %v", other, h, err)
 			}
 		}
-		if list, ok := table.Find(h); !ok || len(keys) > 1 && list != 2 || inUse() != slots || table.Len() != len(want)+len(keys)-1 {
+		if list, ok := table.Lookup(h); !ok || len(keys) > 1 && list != 2 || inUse() != slots || table.Len() != len(want)+len(keys)-1 {
 			t.Fatalf("%d keys that collide: list %d %t, %d slots instead of %d", len(keys), list, ok, inUse(), slots)
 		}
 		r.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
 		for i := range keys[1:] {
-			if !table.Delete(keys[i]) {
+			if !table.Remove(keys[i]) {
 				t.Fatalf("%#x cannot be deleted", keys[i])
 			}
 			for _, left := range keys[i+1:] {
-				if _, ok := table.Find(left); !ok {
+				if _, ok := table.Lookup(left); !ok {
 					t.Fatalf("%#x is missing once %#x is deleted", left, keys[i])
 				}
 			}
@@ -187,7 +187,7 @@ func TestTableCollision(t *testing.T) {
 	}
 	checkTable(t, table, want)
 	for h := range want {
-		if !table.Delete(h) {
+		if !table.Remove(h) {
 			t.Fatalf("%#x cannot be deleted", h)
 		}
 	}
@@ -199,12 +199,12 @@ func TestTableCollision(t *testing.T) {
 // A key that finds no room leaves the table unchanged.
 func TestTableFull(t *testing.T) {
 	r := seed.Secrets(t)
-	table := New(make([]uint64, 512*BucketSlots))
+	table := Over(make([]uint64, 512*BucketSlots))
 	want := make(map[uint64]uint16)
 	for failed := 0; failed < 100; {
 		h := r.Uint64()
 		slots, moved := slices.Clone(table.slots), slices.Clone(table.moved)
-		err := table.Insert(h, 5)
+		err := table.Add(h, 5)
 		if err == nil {
 			want[h] = 5
 			continue
@@ -226,9 +226,9 @@ func TestTableFull(t *testing.T) {
 // Plans leave a margin: tables reach 95 % before they are full.
 func TestTableFillFactor(t *testing.T) {
 	r := seed.Secrets(t)
-	table := New(make([]uint64, 1<<14*BucketSlots))
+	table := Over(make([]uint64, 1<<14*BucketSlots))
 	moved := 0
-	for table.Insert(r.Uint64(), 1) == nil {
+	for table.Add(r.Uint64(), 1) == nil {
 	}
 	for i := range table.slots {
 		if table.isMoved(i) {
@@ -288,14 +288,14 @@ func testTableReadersBesideWriter(t *testing.T, buckets, tables int) {
 		staying []uint64
 	}
 	newRound := func(r *rand.Rand) *round {
-		n := &round{table: New(make([]uint64, buckets*BucketSlots))}
+		n := &round{table: Over(make([]uint64, buckets*BucketSlots))}
 		for i := range buckets * BucketSlots / 2 {
 			keys := []uint64{r.Uint64()}
 			if i%8 == 0 { // with one that shares its slot
 				keys = append(keys, colliding(n.table, keys[0])[:1]...)
 			}
 			for _, h := range keys {
-				if n.table.Insert(h, 1) == nil {
+				if n.table.Add(h, 1) == nil {
 					n.staying = append(n.staying, h)
 				}
 			}
@@ -332,11 +332,11 @@ func testTableReadersBesideWriter(t *testing.T, buckets, tables int) {
 		for range n.table.Cap() {
 			if n.table.Len() > n.table.Cap()*95/100 {
 				i := r.IntN(len(coming))
-				n.table.Delete(coming[i])
+				n.table.Remove(coming[i])
 				coming[i] = coming[len(coming)-1]
 				coming = coming[:len(coming)-1]
 			}
-			if h := r.Uint64(); n.table.Insert(h, 1) == nil {
+			if h := r.Uint64(); n.table.Add(h, 1) == nil {
 				coming = append(coming, h)
 			}
 		}
@@ -361,18 +361,18 @@ func TestTableConfirmsByChance(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 0))
 	for _, buckets := range []int{1, 3, 100, 5000} {
 		n := buckets * BucketSlots / 2
-		table := New(make([]uint64, buckets*BucketSlots))
+		table := Over(make([]uint64, buckets*BucketSlots))
 		hashes := make([]uint64, n)
 		for i := range hashes {
 			hashes[i] = r.Uint64()
-			if err := table.Insert(hashes[i], 1); err != nil {
+			if err := table.Add(hashes[i], 1); err != nil {
 				t.Fatal(err)
 			}
 		}
 		confirmed := 0
 		for range trials {
 			h := hashes[r.IntN(n)]
-			if _, ok := table.Find(h&fingerprintMask | r.Uint64()&^fingerprintMask); ok {
+			if _, ok := table.Lookup(h&fingerprintMask | r.Uint64()&^fingerprintMask); ok {
 				confirmed++
 			}
 		}
@@ -389,20 +389,20 @@ func TestTableConfirmsByChance(t *testing.T) {
 func BenchmarkTable(b *testing.B) {
 	const n = 1 << 20
 	slots := float64(n) / 0.88
-	t := New(make([]uint64, int(slots)/BucketSlots*BucketSlots))
+	t := Over(make([]uint64, int(slots)/BucketSlots*BucketSlots))
 	for i := range uint64(n) {
-		if err := t.Insert(hash.Nth(1, i), 1); err != nil {
+		if err := t.Add(hash.Nth(1, i), 1); err != nil {
 			b.Fatal(err)
 		}
 	}
-	perHash(b, "op=insert+delete", func(i uint64) {
-		if err := t.Insert(hash.Nth(2, i%n), 1); err != nil {
+	perHash(b, "op=add+remove", func(i uint64) {
+		if err := t.Add(hash.Nth(2, i%n), 1); err != nil {
 			b.Fatal(err)
 		}
-		t.Delete(hash.Nth(2, i%n))
+		t.Remove(hash.Nth(2, i%n))
 	})
-	perHash(b, "op=query-hit", func(i uint64) { t.Find(hash.Nth(1, i%n)) })
-	perHash(b, "op=query-miss", func(i uint64) { t.Find(hash.Nth(2, i%n)) })
+	perHash(b, "op=query-hit", func(i uint64) { t.Lookup(hash.Nth(1, i%n)) })
+	perHash(b, "op=query-miss", func(i uint64) { t.Lookup(hash.Nth(2, i%n)) })
 }
 
 func perHash(b *testing.B, name string, do func(i uint64)) {

@@ -21,12 +21,20 @@ type Config struct {
 
 // Geometry returns the smallest filter that stores a slice's packets at the
 // configured false-positive rate. It fails if the Config is out of range; see
-// [Smallest].
+// [blocked.For].
 func (c Config) Geometry() (blocked.Geometry, error) {
 	if c.Slice <= 0 || c.Keep < c.Slice {
 		return blocked.Geometry{}, fmt.Errorf("digest: slices of %v kept for %v", c.Slice, c.Keep)
 	}
-	return Smallest(c.Rate*c.Slice.Seconds(), c.FPR)
+	n := math.Ceil(c.Rate * c.Slice.Seconds())
+	if !(n >= 1 && n < math.MaxInt32) {
+		return blocked.Geometry{}, fmt.Errorf("digest: a slice of %g packets", n)
+	}
+	g, err := blocked.For(int(n), c.FPR)
+	if err != nil {
+		return g, fmt.Errorf("digest: %w", err)
+	}
+	return g, nil
 }
 
 // Number returns the number of the slice at a time, counted from the Unix
@@ -143,7 +151,7 @@ func (l *Log) Record(digest uint64, at time.Time) bool {
 	default:
 		s.Filter, s.Packets = t.Filter, t.Packets
 	}
-	s.Filter.Record(digest)
+	s.Filter.Observe(digest)
 	s.Packets++
 	*t = table{n, s}
 	return true

@@ -15,10 +15,10 @@ func Example() {
 	theirs, _ := invertible.New(make([]uint64, invertible.Words(10)))
 	for i := range 1_000_000 {
 		h := hash.Sum(seed, fmt.Append(nil, i))
-		mine.Insert(h)
-		theirs.Insert(h)
+		mine.Add(h)
+		theirs.Add(h)
 	}
-	mine.Insert(hash.Sum(seed, []byte("new")))
+	mine.Add(hash.Sum(seed, []byte("new")))
 	added, removed, ok := mine.Minus(theirs).List()
 	fmt.Println(len(added), len(removed), ok, added[0] == hash.Sum(seed, []byte("new")))
 	// Output: 1 0 true true

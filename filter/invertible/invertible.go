@@ -43,8 +43,8 @@ func Failure(n int) float64 {
 	return -math.Expm1(-pairs / math.Pow(float64(Cells(n)/parts), parts))
 }
 
-// Table is a table of 64-bit hashes, a multiset: one that was inserted twice must be
-// deleted twice. The hashes must be random, also where an adversary selects the elements. A Table is
+// Table is a table of 64-bit hashes, a multiset: one that was added twice must be
+// removed twice. The hashes must be random, also where an adversary selects the elements. A Table is
 // not safe for concurrent use.
 type Table struct {
 	words []uint64 // count, sum of the hashes, sum of their checks of each cell
@@ -60,8 +60,12 @@ func New(words []uint64) (*Table, error) {
 	return &Table{words, uint32(len(words) / (parts * cellWords))}, nil
 }
 
-// Insert adds the element with hash h.
-func (t *Table) Insert(h uint64) { t.add(h, 1) }
+// Add adds the element with hash h.
+func (t *Table) Add(h uint64) { t.add(h, 1) }
+
+// Remove removes the element with hash h, which need not be there: [Table.List] then has it
+// among those that were removed more often than added.
+func (t *Table) Remove(h uint64) { t.add(h, ^uint64(0)) }
 
 // add adds the element with hash h a number of times, which may be negative.
 func (t *Table) add(h, times uint64) {
@@ -74,8 +78,8 @@ func (t *Table) add(h, times uint64) {
 	}
 }
 
-// Update returns word i of those that inserting h changes, by what is added to it.
-// Deleting subtracts it.
+// Update returns word i of those that adding h changes, by what is added to it.
+// Removing subtracts it.
 func (t *Table) Update(h uint64, i int) (word *uint64, delta uint64) {
 	w := t.cell(h, uint64(i/cellWords))
 	return &w[i%cellWords], [cellWords]uint64{1, h, check(h)}[i%cellWords]
@@ -99,10 +103,10 @@ func (t *Table) Minus(other *Table) *Table {
 	return d
 }
 
-// List empties the table, and returns its elements: those that were inserted more often
-// than deleted, and those that were deleted more often. It reports false if they are too
+// List empties the table, and returns its elements: those that were added more often
+// than removed, and those that were removed more often. It reports false if they are too
 // many to be listed, or the table is damaged.
-func (t *Table) List() (inserted, deleted []uint64, ok bool) {
+func (t *Table) List() (added, removed []uint64, ok bool) {
 	// A cell is looked at again when one of its elements has gone.
 	var queue []uint64
 	for i := range uint64(t.cells) * parts {
@@ -120,11 +124,11 @@ func (t *Table) List() (inserted, deleted []uint64, ok bool) {
 			continue
 		}
 		if times == 1 {
-			inserted = append(inserted, h)
+			added = append(added, h)
 		} else {
-			deleted = append(deleted, h)
+			removed = append(removed, h)
 		}
-		if len(inserted)+len(deleted) > most {
+		if len(added)+len(removed) > most {
 			return nil, nil, false // of a damaged table, elements may come and go for ever
 		}
 		t.add(h, -times)
@@ -137,5 +141,5 @@ func (t *Table) List() (inserted, deleted []uint64, ok bool) {
 			return nil, nil, false
 		}
 	}
-	return inserted, deleted, true
+	return added, removed, true
 }

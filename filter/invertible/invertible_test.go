@@ -25,17 +25,17 @@ func TestDifference(t *testing.T) {
 		mine, theirs := newTable(t, n), newTable(t, n)
 		for range 100_000 {
 			h := rng.Uint64()
-			mine.Insert(h)
-			theirs.Insert(h)
+			mine.Add(h)
+			theirs.Add(h)
 		}
 		var added, removed []uint64
 		for i := range n {
 			h := rng.Uint64()
 			if i%3 == 0 {
-				theirs.Insert(h)
+				theirs.Add(h)
 				removed = append(removed, h)
 			} else {
-				mine.Insert(h)
+				mine.Add(h)
 				added = append(added, h)
 			}
 		}
@@ -55,7 +55,7 @@ func TestCannotList(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	table := newTable(t, 1000)
 	for range 3000 {
-		table.Insert(rng.Uint64())
+		table.Add(rng.Uint64())
 	}
 	if _, _, ok := table.List(); ok {
 		t.Error("3000 elements are listed from a table for 1000")
@@ -63,7 +63,7 @@ func TestCannotList(t *testing.T) {
 	for range 1000 {
 		table := newTable(t, 100)
 		for range 50 {
-			table.Insert(rng.Uint64())
+			table.Add(rng.Uint64())
 		}
 		table.words[rng.IntN(len(table.words))] += 1 + rng.Uint64N(3)
 		if _, _, ok := table.List(); ok {
@@ -85,7 +85,7 @@ func TestLoad(t *testing.T) {
 		for range times {
 			table := newTable(t, n)
 			for range n {
-				table.Insert(rng.Uint64())
+				table.Add(rng.Uint64())
 			}
 			if _, _, ok := table.List(); !ok {
 				failed++
@@ -102,7 +102,7 @@ func TestLoad(t *testing.T) {
 func TestUpdate(t *testing.T) {
 	a, b := newTable(t, 10), newTable(t, 10)
 	for _, h := range []uint64{0, 1, 1 << 63, 12345} {
-		a.Insert(h)
+		a.Add(h)
 		for i := range UpdateWords {
 			word, delta := b.Update(h, i)
 			*word += delta

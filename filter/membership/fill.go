@@ -106,7 +106,7 @@ func (s *Set) count(columns []Column) error {
 			if s.Mode == Exact {
 				wg.Go(func() {
 					for i, h := range hashes {
-						if err = s.table.Insert(h, lists[i]); err != nil {
+						if err = s.table.Add(h, lists[i]); err != nil {
 							return
 						}
 					}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"weir/filter/cascade"
+	"weir/filter/cuckoo"
 	"weir/filter/fpr"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -51,7 +52,7 @@ const (
 	ExactBits       = 5
 	ExactBitsPerKey = 10
 	// TableFill is the planned fraction of slots in use.
-	TableFill = 0.88
+	TableFill = cuckoo.Fill
 	// Spare capacity for keys that are added in place, as a fraction and as a
 	// number. Beyond manyKeys only the table has spare capacity: the cascade
 	// has the requested bits per key, and its rate grows by a few percent as

@@ -138,7 +138,7 @@ func (s *Set) lookupPrefix(k key.Key) (list uint16, ok bool) {
 func (s *Set) putPrefix(k key.Key, list uint16) error {
 	p := prefixOf(k)
 	s.dir.add(p) // first, so that it is found as soon as it is there
-	err := s.prefixes.Put(s.Prefixes.key(p), list)
+	err := s.prefixes.Add(s.Prefixes.key(p), list)
 	if err != nil {
 		s.dir.remove(p)
 	}

@@ -76,7 +76,7 @@ func NewSet(l Layout, m Memory) (*Set, error) {
 		memory:  m,
 		dir:     newDirectory(&l, m.Directory),
 		cascade: cascade.New(m.Lines, l.First, l.Rest),
-		table:   cuckoo.New(m.Buckets),
+		table:   cuckoo.Over(m.Buckets),
 		marks6:  cascade.NewGrowing(m.Marks6, cascade.MaxLineBits, 0),
 		hot:     NewHot(m.Hot),
 		raised:  make(map[uint64]int),
@@ -94,7 +94,7 @@ func NewSet(l Layout, m Memory) (*Set, error) {
 				_, ok := s.lookupPrefix(k)
 				return ok
 			}
-			_, ok := s.table.Find(k.Hash(l.Secret))
+			_, ok := s.table.Lookup(k.Hash(l.Secret))
 			return ok
 		}
 	}
@@ -222,7 +222,7 @@ func (s *Set) lookup(h uint64) (list int, ok bool) {
 	if s.Mode == Approximate {
 		return 0, true
 	}
-	l, ok := s.table.Find(h)
+	l, ok := s.table.Lookup(h)
 	return int(l), ok
 }
 
@@ -281,7 +281,7 @@ func (s *Set) Add(k key.Key, list uint16) error {
 	serialised := k.Append(make([]byte, 0, key.MaxLen))
 	h := s.hash(serialised)
 	if s.Mode == Exact {
-		if err := s.table.Insert(h, list); err != nil {
+		if err := s.table.Add(h, list); err != nil {
 			return err
 		}
 	}
@@ -311,7 +311,7 @@ func (s *Set) SetList(k key.Key, list uint16) {
 func (s *Set) Remove(k key.Key) bool {
 	if !s.Hashed(k.Shape) {
 		p := prefixOf(k)
-		if s.prefixes == nil || !s.prefixes.Delete(s.Prefixes.key(p)) {
+		if s.prefixes == nil || !s.prefixes.Remove(s.Prefixes.key(p)) {
 			return false
 		}
 		s.dir.remove(p)
@@ -319,11 +319,11 @@ func (s *Set) Remove(k key.Key) bool {
 		return true
 	}
 	h := s.Hash(k)
-	if s.Mode == Exact && !s.table.Delete(h) {
+	if s.Mode == Exact && !s.table.Remove(h) {
 		return false
 	}
 	s.cascade.Remove(h)
-	if _, shared := s.table.Find(h); !shared { // else Settle lowers it
+	if _, shared := s.table.Lookup(h); !shared { // else Settle lowers it
 		s.lower(h, 0)
 	}
 	s.cascade.RemoveExtra(h, 0, s.Classes.Extra(h))

@@ -149,7 +149,7 @@ func testSetAgainstMap(t *testing.T, mode Mode, r random) {
 	for _, k := range listed {
 		s.Remove(k)
 	}
-	if slices.ContainsFunc(slices.Concat(s.memory.Lines, s.memory.Buckets), func(w uint64) bool { return w != 0 }) && s.cascade.Counters().Saturated() == 0 {
+	if slices.ContainsFunc(slices.Concat(s.memory.Lines, s.memory.Buckets), func(w uint64) bool { return w != 0 }) && s.cascade.Saturated() == 0 {
 		t.Error("removing all keys leaves bits or slots in use")
 	}
 	if cascade, table := s.Load(); cascade != 0 || table != 0 {
@@ -226,13 +226,13 @@ func TestSetRejectsWithTable(t *testing.T) {
 	if err := s.Add(k, 1); err != nil {
 		t.Fatal(err)
 	}
-	for s.table.Insert(r.Uint64(), 1) == nil {
+	for s.table.Add(r.Uint64(), 1) == nil {
 	}
 	before := slices.Clone(s.memory.Lines)
 	// One key may find room where others did not.
 	full := 0
 	for _, h := range numbered(shape, 1, 1000, 0).hashes(s.Secret) {
-		if s.table.Insert(h, 1) != nil {
+		if s.table.Add(h, 1) != nil {
 			full++
 		}
 	}

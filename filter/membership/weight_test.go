@@ -284,7 +284,7 @@ func testWeightsNoFalseNegative(t *testing.T, mode Mode, classed bool, r random)
 		h := s.Hash(k)
 		maps.Copy(want, bitsOf(&s.Layout, h, max(s.Weight(h), s.Classes.Extra(h))))
 	}
-	if s.cascade.Counters().Saturated() > 0 {
+	if s.cascade.Saturated() > 0 {
 		t.Fatal("the test is too dense: counters are saturated, and bits rightly stay")
 	}
 	if got := setBits(s.memory.Lines); !maps.Equal(got, want) {

@@ -24,11 +24,11 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	if err := set.Put(address("203.0.113.9"), 3); err != nil {
+	if err := set.Add(address("203.0.113.9"), 3); err != nil {
 		fmt.Println(err) // ErrFull: build a larger set
 		return
 	}
-	set.Delete(address("192.0.2.1"))
+	set.Remove(address("192.0.2.1"))
 
 	for _, a := range []string{"192.0.2.1", "198.51.100.7", "203.0.113.9"} {
 		list, ok := set.Lookup(address(a))

@@ -200,7 +200,7 @@ func TestAgainstMap(t *testing.T) {
 				list := 1 + uint16(r.UintN(uint(l.MaxList())))
 				// Phases of growth and of decline.
 				if grow := op/8000%2 == 0; r.IntN(8) < 3 != grow {
-					switch err := s.Put(addr, list); {
+					switch err := s.Add(addr, list); {
 					case err == nil:
 						want[addr] = list
 					case !errors.Is(err, ErrFull):
@@ -212,7 +212,7 @@ func TestAgainstMap(t *testing.T) {
 					}
 				} else {
 					_, present := want[addr]
-					if s.Delete(addr) != present {
+					if s.Remove(addr) != present {
 						t.Fatalf("Delete of %#x returned %t", addr, !present)
 					}
 					delete(want, addr)
@@ -237,7 +237,7 @@ func TestAgainstMap(t *testing.T) {
 				t.Error("the set was never full")
 			}
 			for addr := range maps.Clone(want) {
-				s.Delete(addr)
+				s.Remove(addr)
 			}
 			check(t, s, nil)
 			if s.InSpill() != 0 || slices.ContainsFunc(s.lines, func(w uint64) bool { return w != 0 }) {
@@ -275,8 +275,8 @@ func TestMoves(t *testing.T) {
 		for range 20_000 {
 			i := r.IntN(len(universe))
 			if r.IntN(4) == 0 {
-				s.Delete(s.KeyOf(universe[i]))
-			} else if err := s.Put(s.KeyOf(universe[i]), 1); err != nil && !errors.Is(err, ErrFull) {
+				s.Remove(s.KeyOf(universe[i]))
+			} else if err := s.Add(s.KeyOf(universe[i]), 1); err != nil && !errors.Is(err, ErrFull) {
 				t.Fatal(err)
 			}
 			for j, p := range universe {
@@ -310,7 +310,7 @@ func TestFull(t *testing.T) {
 				continue
 			}
 			addr := s.KeyOf(p)
-			if err := s.Put(addr, 1); err != nil {
+			if err := s.Add(addr, 1); err != nil {
 				if !errors.Is(err, ErrFull) {
 					t.Fatal(err)
 				}
@@ -324,11 +324,11 @@ func TestFull(t *testing.T) {
 		}
 		check(t, s, want)
 		for addr := range want { // any one
-			s.Delete(addr)
+			s.Remove(addr)
 			delete(want, addr)
 			break
 		}
-		if err := s.Put(refused, 1); err != nil {
+		if err := s.Add(refused, 1); err != nil {
 			t.Fatal(err)
 		}
 		want[refused] = 1
@@ -481,18 +481,18 @@ func TestConcurrent(t *testing.T) {
 				switch phase := phases[i].Load() % 4; {
 				case phase == absent:
 					phases[i].Add(1)
-					if err := s.Put(addrs[i], 1+uint16(i&1)); errors.Is(err, ErrFull) {
+					if err := s.Add(addrs[i], 1+uint16(i&1)); errors.Is(err, ErrFull) {
 						phases[i].Add(3)
 						continue
 					}
 					phases[i].Add(1)
 				case r.IntN(3) > 0:
-					if err := s.Put(addrs[i], 1+uint16(r.UintN(2))); err != nil {
+					if err := s.Add(addrs[i], 1+uint16(r.UintN(2))); err != nil {
 						t.Errorf("change of %#x: %v", addrs[i], err)
 					}
 				default:
 					phases[i].Add(1)
-					s.Delete(addrs[i])
+					s.Remove(addrs[i])
 					phases[i].Add(1)
 				}
 				inSpill.Store(max(inSpill.Load(), int64(s.InSpill())))
@@ -597,7 +597,7 @@ func TestFill(t *testing.T) {
 	}
 	s := newSet(t, l, NewSecret())
 	for _, list := range []uint16{0, l.MaxList() + 1} {
-		if err := s.Put(1, list); !errors.Is(err, ErrList) {
+		if err := s.Add(1, list); !errors.Is(err, ErrList) {
 			t.Errorf("list %d: %v", list, err)
 		}
 	}
@@ -721,14 +721,14 @@ func TestRecall(t *testing.T) {
 		recalls, full := 0, 0
 		for range 3 * n {
 			i := r.IntN(n)
-			s.Delete(entries[i].Key)
+			s.Remove(entries[i].Key)
 			delete(want, entries[i].Key)
 			for want[entries[i].Key] == 0 {
 				k := r.Uint64() >> (64 - keyBits)
 				if _, ok := s.Lookup(k); ok {
 					continue
 				}
-				if err := s.Put(k, 1); err != nil {
+				if err := s.Add(k, 1); err != nil {
 					full++
 					if s.Compact(func() {}) == 0 {
 						t.Fatalf("%v: %d recalls, %d in %d slots: %v", s.Layout(), recalls, s.InSpill(), len(s.spill), err)
@@ -765,10 +765,10 @@ func TestCompactWaits(t *testing.T) {
 		for range 30 {
 			for range n / 10 {
 				e := &entries[r.IntN(n)]
-				s.Delete(e.Key)
+				s.Remove(e.Key)
 				for {
 					e.Key = r.Uint64() >> (64 - keyBits)
-					if _, ok := s.Lookup(e.Key); !ok && s.Put(e.Key, e.List) == nil {
+					if _, ok := s.Lookup(e.Key); !ok && s.Add(e.Key, e.List) == nil {
 						break
 					}
 				}
@@ -898,13 +898,13 @@ func FuzzSet(f *testing.F) {
 			}
 			addr := s.KeyOf(image)
 			if ops[0]&6 == 0 {
-				if s.Delete(addr) != (want[addr] != 0) {
+				if s.Remove(addr) != (want[addr] != 0) {
 					t.Fatalf("Delete of %#x, which has list %d", addr, want[addr])
 				}
 				delete(want, addr)
 			} else {
 				list := 1 + uint16(ops[0]>>3)%l.MaxList()
-				if err := s.Put(addr, list); err == nil {
+				if err := s.Add(addr, list); err == nil {
 					want[addr] = list
 				} else if !errors.Is(err, ErrFull) || want[addr] != 0 {
 					t.Fatal(err)
@@ -998,7 +998,7 @@ func BenchmarkUpdate(b *testing.B) {
 	r := fixed(4)
 	for b.Loop() {
 		i := r.IntN(len(entries))
-		if !s.Delete(entries[i].Key) {
+		if !s.Remove(entries[i].Key) {
 			b.Fatal("an entry is missing")
 		}
 		for {
@@ -1006,7 +1006,7 @@ func BenchmarkUpdate(b *testing.B) {
 			if _, ok := s.Lookup(addr); ok {
 				continue
 			}
-			if err := s.Put(addr, 1); err != nil {
+			if err := s.Add(addr, 1); err != nil {
 				b.Fatal(err)
 			}
 			entries[i].Key = addr

@@ -25,9 +25,9 @@ type lane struct {
 // nth returns a lane of a word, counted from the lowest bits.
 func (s *Set) nth(word, n int) lane { return lane{word, uint(n) * s.shift[0]} }
 
-// Put adds a key, or changes the list number of a present one. The error is
+// Add adds a key, or changes the list number of a present one. The error is
 // ErrFull or ErrList.
-func (s *Set) Put(k uint64, list uint16) error {
+func (s *Set) Add(k uint64, list uint16) error {
 	if list == 0 || list > s.layout.MaxList() {
 		return ErrList
 	}
@@ -45,8 +45,8 @@ func (s *Set) Put(k uint64, list uint16) error {
 	return s.add(at, list)
 }
 
-// Delete removes a key and reports whether it was present.
-func (s *Set) Delete(k uint64) bool {
+// Remove removes a key and reports whether it was present.
+func (s *Set) Remove(k uint64) bool {
 	at := s.locate(s.permute(k))
 	if in, ok := s.find(at); ok {
 		s.set(in, 0)

@@ -45,7 +45,7 @@ func New(lines uint32) *Filter {
 // whether it has entered the present generation now: if not, it had been there.
 // The level makes no difference.
 func (f *Filter) Observe(h uint64, _ int) (known, entered bool) {
-	if f.filters[f.present].Record(h) {
+	if f.filters[f.present].Observe(h) {
 		return true, false
 	}
 	return f.filters[1-f.present].Contains(h), true

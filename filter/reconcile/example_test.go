@@ -40,15 +40,13 @@ func ExampleReplica() {
 	element := []byte("192.0.2.1")
 	fmt.Println(r.Lookup(element, now))
 
-	p.Insert(element)
+	p.Add(element)
 	if err := r.Apply(p.Publish(), now); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(r.Lookup(element, now))
 
-	if err := p.Delete(element); err != nil {
-		log.Fatal(err)
-	}
+	p.Remove(element)
 	delta := p.Publish()
 	if err := r.Apply(delta, now); err != nil {
 		log.Fatal(err)

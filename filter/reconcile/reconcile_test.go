@@ -111,11 +111,11 @@ func change(t testing.TB, p *Publisher, rng *rand.Rand, inserted map[int]bool) {
 		i := rng.IntN(10_000)
 		b := fmt.Append(nil, i)
 		if inserted[i] {
-			if err := p.Delete(b); err != nil {
-				t.Fatal(err)
+			if !p.Remove(b) {
+				t.Fatal("an element cannot be removed")
 			}
 		} else {
-			p.Insert(b)
+			p.Add(b)
 		}
 		inserted[i] = !inserted[i]
 	}
@@ -162,12 +162,12 @@ func TestDeltaIsSmall(t *testing.T) {
 	g := standard(m, 5)
 	p := NewPublisher(g, seed, 1)
 	for b := range numbers(0, 100_000) {
-		p.Insert(b)
+		p.Add(b)
 	}
 	full := p.Publish()
 	before := p.Bits()
 	for b := range numbers(100_000, 100_100) {
-		p.Insert(b)
+		p.Add(b)
 	}
 	delta := p.Publish()
 	changed := float64(p.Bits().Ones() - before.Ones())
@@ -184,12 +184,12 @@ func TestDeltaIsSmall(t *testing.T) {
 
 	sparse := NewPublisher(standard(m, 5), seed, 1)
 	for b := range numbers(0, 100) {
-		sparse.Insert(b)
+		sparse.Add(b)
 	}
 	sparse.Publish()
 	for b := range numbers(0, 100) {
-		if err := sparse.Delete(b); err != nil {
-			t.Fatal(err)
+		if !sparse.Remove(b) {
+			t.Fatal("an element cannot be removed")
 		}
 	}
 	if msg := sparse.Publish(); msg[5] != kindFull {
@@ -201,12 +201,12 @@ func TestGapsAndOldMessages(t *testing.T) {
 	p := NewPublisher(standard(10_000, 5), seed, 7)
 	var msgs [][]byte
 	for i := range 4 {
-		p.Insert(fmt.Append(nil, i))
+		p.Add(fmt.Append(nil, i))
 		msgs = append(msgs, p.Publish())
 	}
 	snapshot := p.Snapshot()
 	reborn := NewPublisher(standard(20_000, 6), seed+1, 8)
-	reborn.Insert([]byte("x"))
+	reborn.Add([]byte("x"))
 	rebornFirst := reborn.Publish()
 	rebornSecond := reborn.Publish()
 
@@ -249,7 +249,7 @@ func TestGapsAndOldMessages(t *testing.T) {
 
 func TestStaleness(t *testing.T) {
 	p := NewPublisher(standard(1000, 5), seed, 1)
-	p.Insert([]byte("in"))
+	p.Add([]byte("in"))
 	r := NewReplica(1000, time.Minute)
 	if a := r.Lookup([]byte("in"), start); a != Unknown {
 		t.Errorf("before the first update: %v", a)
@@ -302,13 +302,13 @@ func sealed(b []byte) []byte {
 func pair() (*Replica, []byte) {
 	p := NewPublisher(standard(1000, 5), seed, 1)
 	for i := range 50 {
-		p.Insert(fmt.Append(nil, i))
+		p.Add(fmt.Append(nil, i))
 	}
 	r := NewReplica(1<<16, time.Minute)
 	if err := r.Apply(p.Publish(), start); err != nil {
 		panic(err)
 	}
-	p.Insert([]byte("more"))
+	p.Add([]byte("more"))
 	return r, p.Publish()
 }
 

@@ -67,8 +67,8 @@ func (d *Differential) Put(key, record []byte) {
 	d.changes[string(key)] = append([]byte{}, record...)
 }
 
-// Delete removes a record.
-func (d *Differential) Delete(key []byte) {
+// Remove removes a record.
+func (d *Differential) Remove(key []byte) {
 	d.filter.Add(key)
 	d.changes[string(key)] = nil
 }

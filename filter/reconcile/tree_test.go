@@ -147,7 +147,7 @@ func TestDifferential(t *testing.T) {
 		d.Put(k, []byte("new"))
 	}
 	for k := range upTo(changed/2, changed) {
-		d.Delete(k)
+		d.Remove(k)
 	}
 	i, vain := 0, 0
 	for k := range upTo(0, records) {

@@ -319,8 +319,8 @@ func (b *Bank) Flows() iter.Seq[Flow] {
 	}
 }
 
-// Find returns the entry of the flow with hash h in the flow memory.
-func (b *Bank) Find(h uint64) (Flow, bool) {
+// Lookup returns the entry of the flow with hash h in the flow memory.
+func (b *Bank) Lookup(h uint64) (Flow, bool) {
 	in, slot, found := b.search(h)
 	if !found {
 		return Flow{}, false
@@ -370,7 +370,7 @@ func (b *Bank) read(in *bucket, slot int) (Flow, bool) {
 // small, except for a flow that was denied 2³²−1 units or more.
 func (b *Bank) Estimate(h uint64) uint64 {
 	// In this order: a flow is added to the sketch before it leaves the memory.
-	if f, ok := b.Find(h); ok {
+	if f, ok := b.Lookup(h); ok {
 		return f.Estimate(b.Unit)
 	}
 	var buf [MaxRows]int

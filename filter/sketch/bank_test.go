@@ -227,13 +227,13 @@ func TestShielding(t *testing.T) {
 	b := mustNewBank(t, sources.of(Packets, 64, 1))
 	b.Admit(10, 0)
 	h := b.send(7, 9)
-	if f, ok := b.Find(h); ok {
+	if f, ok := b.Lookup(h); ok {
 		t.Fatalf("in the memory at %+v", f)
 	}
 	for n := range uint64(5) {
 		b.send(7, 1)
 		want := Flow{Key: source(7), Hash: h, Before: 9, Packets: n + 1, Bytes: 100 * (n + 1)}
-		if f, ok := b.Find(h); !ok || f != want {
+		if f, ok := b.Lookup(h); !ok || f != want {
 			t.Fatalf("packet %d: entry %+v, want %+v", 10+n, f, want)
 		}
 	}
@@ -291,7 +291,7 @@ func TestSaturated(t *testing.T) {
 		for range 5 {
 			b.CountKey(k, b.Hash(k), huge)
 		}
-		if f, ok := b.Find(b.Hash(k)); !ok || f.Estimate(Bytes) < 5*huge {
+		if f, ok := b.Lookup(b.Hash(k)); !ok || f.Estimate(Bytes) < 5*huge {
 			t.Fatalf("flow %d of 5 GB: entry %+v", n, f)
 		}
 	}
@@ -349,11 +349,11 @@ func TestEviction(t *testing.T) {
 	}
 	check := func(after string, in, out uint32, packets uint64) {
 		t.Helper()
-		if _, ok := b.Find(b.Hash(source(in))); !ok {
+		if _, ok := b.Lookup(b.Hash(source(in))); !ok {
 			t.Errorf("%s: flow %d is not in the memory", after, in)
 		}
 		h := b.Hash(source(out))
-		if f, ok := b.Find(h); ok {
+		if f, ok := b.Lookup(h); ok {
 			t.Errorf("%s: in the memory at %+v", after, f)
 		}
 		if got := b.Estimate(h); got < packets {
@@ -397,7 +397,7 @@ func TestDenied(t *testing.T) {
 		}
 		out := 0
 		for h, n := range truth {
-			if _, in := b.Find(h); !in && n >= b.limit() {
+			if _, in := b.Lookup(h); !in && n >= b.limit() {
 				out++
 			}
 		}
@@ -428,7 +428,7 @@ func TestMemoryLoad(t *testing.T) {
 	}
 	for i := range n {
 		h := b.Hash(source(i))
-		if f, ok := b.Find(h); !ok || f != (Flow{Key: source(i), Hash: h}) {
+		if f, ok := b.Lookup(h); !ok || f != (Flow{Key: source(i), Hash: h}) {
 			t.Fatalf("entry %d of %d: %+v", i, n, f)
 		}
 		if !b.Keep(Flow{Key: source(i), Hash: h}) {
@@ -491,7 +491,7 @@ func TestLiveBank(t *testing.T) {
 				}
 			}
 		}
-		if f, ok := b.Find(after[10]); !ok || f.Key != want || f.Packets != 1 || f.Bytes != 100 {
+		if f, ok := b.Lookup(after[10]); !ok || f.Key != want || f.Packets != 1 || f.Bytes != 100 {
 			t.Errorf("%s: after all stores %+v", name, f)
 		}
 	}
@@ -569,7 +569,7 @@ func TestLiveSecondBucket(t *testing.T) {
 		seconds++
 		exchanged := first.tag(3)
 		first.setTag(3, 0)
-		if f, ok := b.Find(h); !ok || f.Key != source(n) {
+		if f, ok := b.Lookup(h); !ok || f.Key != source(n) {
 			t.Errorf("flow %d is not found: %+v", n, f)
 		}
 		first.setTag(3, exchanged)
@@ -667,7 +667,7 @@ func TestSpareIsBounded(t *testing.T) {
 		t.Errorf("%d denied: none was at the limit", b.Denied())
 	}
 	for n := range uint32(20) {
-		f, ok := b.Find(b.Hash(source(n)))
+		f, ok := b.Lookup(b.Hash(source(n)))
 		if !ok || f.Packets < 4990 {
 			t.Errorf("large flow %d: %+v, %t", n, f, ok)
 		}

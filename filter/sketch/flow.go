@@ -91,7 +91,7 @@ func Sum(flows []Flow, banks ...*Bank) {
 	for _, b := range banks {
 		for i := range flows {
 			f := &flows[i]
-			if g, ok := b.Find(f.Hash); ok {
+			if g, ok := b.Lookup(f.Hash); ok {
 				f.Before += g.Before
 				f.Packets += g.Packets
 				f.Bytes += g.Bytes

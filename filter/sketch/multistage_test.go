@@ -185,7 +185,7 @@ func TestNext(t *testing.T) {
 		t.Errorf("kept %v, want %v", kept, want)
 	}
 	h := m.send(1, 5)
-	if f, _ := m.Find(h); f.Exact(Packets) != 5 || m.Estimate(h) != 5 || m.Total() != 5 {
+	if f, _ := m.Lookup(h); f.Exact(Packets) != 5 || m.Estimate(h) != 5 || m.Total() != 5 {
 		t.Errorf("kept flow counts %+v of %d packets, want 5", f, m.Total())
 	}
 	if got := m.sketch.Estimate(h); got != 0 {

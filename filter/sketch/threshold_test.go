@@ -144,7 +144,7 @@ func TestFloorAndShareTogether(t *testing.T) {
 	if heavy := threshold.Heavy(total, 0); heavy != 7*62+366 {
 		t.Fatalf("heavy from %d on: not the intended case", heavy)
 	}
-	if f, ok := banks[7].Find(h); ok {
+	if f, ok := banks[7].Lookup(h); ok {
 		t.Fatalf("in the memory of the last bank at %+v: not the intended case", f)
 	}
 	for _, f := range Merge(banks...) {

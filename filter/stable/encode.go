@@ -2,11 +2,10 @@ package stable
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 
-	"weir/filter/hash"
+	"weir/filter/internal/sealed"
 )
 
 // The encoding of a filter, in little-endian order:
@@ -24,67 +23,63 @@ import (
 //
 // The checksum detects corruption, not forgery. The source of random numbers is not part
 // of it.
-const (
-	magic       = "WSTB\x01"
-	headerLen   = 20
-	checksumLen = 8
-)
+const header = "WSTB\x01"
+
+// params is the length of the parameters behind it.
+const params = 15
+
+// mostPlaces bounds the cells of an item.
+const mostPlaces = 1<<31 - 1
 
 // AppendBinary appends the filter's encoding to b. It fails if K or P is 2³¹ or more. It
 // implements encoding.BinaryAppender.
 func (f *Filter) AppendBinary(b []byte) ([]byte, error) {
-	const most = 1<<31 - 1
-	if f.K > most || f.P > most {
-		return b, fmt.Errorf("stable: encode: %d and %d cells an item, want at most %d", f.K, f.P, most)
+	if f.K > mostPlaces || f.P > mostPlaces {
+		return b, fmt.Errorf("stable: encode: %d and %d cells an item, want at most %d", f.K, f.P, mostPlaces)
 	}
 	start := len(b)
-	b = append(b, magic...)
+	b = append(b, header...)
 	b = append(b, byte(f.Algorithm), byte(f.Bits), 0)
 	for _, n := range []int{f.Cells, f.K, f.P} {
 		b = binary.LittleEndian.AppendUint32(b, uint32(n))
 	}
-	b = append(b, f.cells[:f.Bytes()]...)
-	return binary.LittleEndian.AppendUint64(b, hash.Sum(0, b[start:])), nil
+	return sealed.Seal(append(b, f.cells[:f.Bytes()]...), start), nil
 }
 
 // MarshalBinary returns the encoding of AppendBinary. It implements
 // encoding.BinaryMarshaler.
 func (f *Filter) MarshalBinary() ([]byte, error) {
-	return f.AppendBinary(make([]byte, 0, headerLen+f.Bytes()+checksumLen))
+	return f.AppendBinary(make([]byte, 0, sealed.Len(header, params+f.Bytes())))
 }
 
-// Decode returns the filter of an encoding, which draws the cells to decrement from source.
-// It accepts exactly what AppendBinary produces.
-func Decode(b []byte, source rand.Source) (*Filter, error) {
-	if len(b) < headerLen+checksumLen {
-		return nil, fmt.Errorf("stable: decode: %d bytes, need at least %d", len(b), headerLen+checksumLen)
+// UnmarshalBinary decodes b into f. It accepts exactly what AppendBinary produces; otherwise
+// it fails and leaves f unchanged. A filter that had a source of random numbers goes on to
+// draw the cells to decrement from it; the zero Filter takes a random one. It implements
+// encoding.BinaryUnmarshaler.
+func (f *Filter) UnmarshalBinary(b []byte) error {
+	r := sealed.Open("stable", header, b)
+	p := Params{Algorithm: Algorithm(r.Uint8()), Bits: int(r.Uint8())}
+	r.Zero(1)
+	p.Cells, p.K, p.P = int(r.Uint32()), int(r.Uint32()), int(r.Uint32())
+	if r.Err() == nil {
+		if p.K > mostPlaces || p.P > mostPlaces {
+			r.Fail("%d and %d cells an item, want at most %d", p.K, p.P, mostPlaces)
+		} else if err := p.check(); err != nil {
+			r.Fail("%w", err)
+		}
 	}
-	if string(b[:len(magic)]) != magic {
-		return nil, fmt.Errorf("stable: decode: magic and version % x, want % x", b[:len(magic)], magic)
+	cells := r.Bytes((p.Cells*p.Bits + 7) / 8)
+	if rest := p.Cells * p.Bits % 8; r.Err() == nil && rest != 0 && cells[len(cells)-1]>>rest != 0 {
+		r.Fail("bits behind the last cell")
 	}
-	body := b[:len(b)-checksumLen]
-	if hash.Sum(0, body) != binary.LittleEndian.Uint64(b[len(body):]) {
-		return nil, errors.New("stable: decode: checksum does not match")
+	if err := r.End(); err != nil {
+		return err
 	}
-	number := func(at int) int { return int(binary.LittleEndian.Uint32(b[at:])) }
-	p := Params{Algorithm: Algorithm(b[5]), Bits: int(b[6]), Cells: number(8), K: number(12), P: number(16)}
-	if b[7] != 0 || p.K > 1<<31-1 || p.P > 1<<31-1 {
-		return nil, fmt.Errorf("stable: decode: header % x", b[:headerLen])
+	random := f.rng
+	if random == nil {
+		random = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	}
-	if err := p.check(); err != nil {
-		return nil, fmt.Errorf("stable: decode: %w", err)
-	}
-	cells := body[headerLen:]
-	if want := (p.Cells*p.Bits + 7) / 8; len(cells) != want {
-		return nil, fmt.Errorf("stable: decode: %d bytes of cells, want %d", len(cells), want)
-	}
-	if rest := p.Cells * p.Bits % 8; rest != 0 && cells[len(cells)-1]>>rest != 0 {
-		return nil, errors.New("stable: decode: bits behind the last cell")
-	}
-	f, err := New(p, source)
-	if err != nil {
-		return nil, err
-	}
-	copy(f.cells, cells)
-	return f, nil
+	*f = Filter{p, append(make([]byte, 0, len(cells)+1), cells...), random}
+	f.cells = f.cells[:len(cells)+1]
+	return nil
 }

@@ -73,7 +73,7 @@ func (g *ScanDetector) isNew(frame []byte, p packet.Packet) bool {
 		t.HasPorts, t.SrcPort, t.DstPort = true, 0, 0
 	}
 	k, _ := s.Of(t) // the family is the shape's, and there are ports
-	return !g.Pairs.Record(k.Hash(g.Secret))
+	return !g.Pairs.Observe(k.Hash(g.Secret))
 }
 
 // privileged is the port below which servers answer that everybody asks, as of names.

@@ -1,6 +1,7 @@
 package weighted_test
 
 import (
+	"bytes"
 	"fmt"
 	"log"
 
@@ -20,14 +21,31 @@ func ExampleUniverse_Optimal() {
 	// rate 3e-06, standard filter 0.0012
 }
 
-// Weights assigns the number of hash functions to each element.
-func ExampleFilter() {
-	hot := weighted.Hot{Cold: 4, K: map[uint64]int{0xbeef: 20}}
-	f, err := weighted.New(1<<20, 0x5eed, hot.Weight)
+// Names that end in .example are rarely members and often asked for.
+func ExampleNew() {
+	universe := weighted.Universe{
+		{Count: 1e4, Frequency: 100, Likelihood: 0.001},
+		{Count: 1e6, Frequency: 1, Likelihood: 0.01},
+	}
+	classify := func(name []byte) int {
+		if bytes.HasSuffix(name, []byte(".example")) {
+			return 0
+		}
+		return 1
+	}
+	m, err := universe.Bits(0.001)
 	if err != nil {
 		log.Fatal(err)
 	}
-	f.Add([]byte("192.0.2.1"))
-	fmt.Println(f.Contains([]byte("192.0.2.1")), f.ContainsHash(0xbeef))
-	// Output: true false
+	f, err := weighted.New(universe, classify, m)
+	if err != nil {
+		log.Fatal(err)
+	}
+	f.Add([]byte("a.example"))
+	f.Add([]byte("b.test"))
+	fmt.Println(f.Contains([]byte("a.example")), f.Contains([]byte("c.example")))
+	fmt.Printf("%.1f bits a member, k %.1f and %.1f, rate %.4f\n", float64(m)/universe.Members(), f.K()[0], f.K()[1], f.FalsePositiveRate(universe))
+	// Output:
+	// true false
+	// 12.9 bits a member, k 18.9 and 9.0, rate 0.0010
 }

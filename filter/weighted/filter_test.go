@@ -1,23 +1,27 @@
 package weighted
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"testing"
 
 	"gonum.org/v1/gonum/stat/distuv"
 
 	"weir/filter/hash"
+	"weir/filter/internal/sealed"
 	"weir/filter/internal/trial"
 	"weir/tests/long"
 )
 
 const seed = 20060801
 
-func mustNew(t testing.TB, m uint32, weights Weights) *Filter {
+func mustNew(t testing.TB, m uint32, p population) *Filter {
 	t.Helper()
-	f, err := New(m, seed, weights)
+	f, err := FromBits(p.k, p.round, class, m, seed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,8 +29,8 @@ func mustNew(t testing.TB, m uint32, weights Weights) *Filter {
 }
 
 // population draws elements of a universe's classes. The class is a property of
-// the element that is easily checked, as in section I: the low 16 bits of its
-// hash.
+// the element that is easily checked, as in section I: its first two
+// bytes.
 type population struct {
 	Universe
 	rng   *rand.Rand
@@ -34,9 +38,12 @@ type population struct {
 	round Rounding
 }
 
-func (p population) draw(class int) uint64 { return p.rng.Uint64()&^0xffff | uint64(class) }
+func (p population) draw(class int) []byte {
+	b := binary.LittleEndian.AppendUint16(make([]byte, 0, 10), uint16(class))
+	return binary.LittleEndian.AppendUint64(b, p.rng.Uint64())
+}
 
-func (p population) weight(h uint64) int { return p.round.Round(p.k[h&0xffff], h) }
+func class(b []byte) int { return int(binary.LittleEndian.Uint16(b)) }
 
 // The false-positive rate of real filters, over queries in proportion to the
 // frequencies, agrees with equation 4.
@@ -72,23 +79,23 @@ func TestRateMeasured(t *testing.T) {
 			for i := range shares {
 				shares[i] *= u[i].Count
 			}
-			class := distuv.NewCategorical(shares, rng)
+			of := distuv.NewCategorical(shares, rng)
 			const filters = 4
 			trials := trial.Count(want, 0.03) / filters
 			hits := 0
 			for range filters {
-				f := mustNew(t, m, p.weight)
+				f := mustNew(t, m, p)
 				for i, c := range u {
 					listed := c.Count * c.Likelihood
 					if fraction := listed - math.Floor(listed); rng.Float64() < fraction {
 						listed++
 					}
 					for range int(listed) {
-						f.AddHash(p.draw(i))
+						f.Add(p.draw(i))
 					}
 				}
 				for range trials {
-					if f.ContainsHash(p.draw(int(class.Rand()))) {
+					if f.Contains(p.draw(int(of.Rand()))) {
 						hits++
 					}
 				}
@@ -103,16 +110,16 @@ func TestNoFalseNegative(t *testing.T) {
 		u := Step(1e6, 1e4, 0.2, 5000)
 		m := 8 * u.Members()
 		p := population{u, rand.New(rand.NewPCG(seed, 2)), u.Theorem(m), round}
-		f := mustNew(t, uint32(m), p.weight)
-		var added []uint64
+		f := mustNew(t, uint32(m), p)
+		var added [][]byte
 		for i, c := range u {
 			for range int(c.Count * c.Likelihood) {
 				added = append(added, p.draw(i))
-				f.AddHash(added[len(added)-1])
+				f.Add(added[len(added)-1])
 			}
 		}
 		for _, h := range added {
-			if !f.ContainsHash(h) {
+			if !f.Contains(h) {
 				t.Fatalf("%+v: %x was added and is not in the filter", round, h)
 			}
 		}
@@ -123,7 +130,7 @@ func FuzzNoFalseNegative(f *testing.F) {
 	f.Add([]byte("192.0.2.1"), uint32(1), uint8(0))
 	f.Add([]byte{}, uint32(512), uint8(24))
 	f.Fuzz(func(t *testing.T, element []byte, m uint32, k uint8) {
-		filter, err := New(m%(1<<20)+1, seed, func(uint64) int { return int(k) })
+		filter, err := FromBits([]float64{float64(k)}, Rounding{}, func([]byte) int { return 0 }, m%(1<<20)+1, seed)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,32 +144,9 @@ func FuzzNoFalseNegative(f *testing.F) {
 	})
 }
 
-// A member tests positive at every moment while its k_e rises or falls.
-func TestWeightsChangeWithoutGap(t *testing.T) {
-	hot := &Hot{Cold: 5, K: map[uint64]int{}}
-	f := mustNew(t, 1<<16, hot.Weight)
-	rng := rand.New(rand.NewPCG(seed, 3))
-	elements := make([]uint64, 1000)
-	for i := range elements {
-		elements[i] = rng.Uint64()
-		f.AddHash(elements[i])
-	}
-	for range 5000 {
-		h, k := elements[rng.IntN(len(elements))], 1+rng.IntN(24)
-		f.AddWeighted(h, k)
-		if !f.ContainsHash(h) {
-			t.Fatalf("%x is lost while its bits are set", h)
-		}
-		hot.K[h] = k
-		if !f.ContainsHash(h) {
-			t.Fatalf("%x is lost at k = %d", h, k)
-		}
-	}
-}
-
 func TestZeroWeightIsAlwaysPositive(t *testing.T) {
-	f := mustNew(t, 64, new(Hot).Weight)
-	if !f.Contains([]byte("x")) {
+	f := mustNew(t, 64, population{k: []float64{0}})
+	if !f.Contains([]byte{0, 0, 'x'}) {
 		t.Error("an element of no bits tests negative")
 	}
 	if k := Dropping.Round(-3, 1); k != 1 {
@@ -170,10 +154,125 @@ func TestZeroWeightIsAlwaysPositive(t *testing.T) {
 	}
 }
 
-func TestNewRejectsNoBits(t *testing.T) {
-	if _, err := New(0, seed, new(Hot).Weight); err == nil {
-		t.Error("a filter of 0 bits was accepted")
+func TestNewRejects(t *testing.T) {
+	u := Step(1e6, 1e4, 0.1, 100)
+	for name, err := range map[string]error{
+		"no bits":            second(New(u, class, 0)),
+		"no members":         second(New(Universe{{1, 1, 0}}, class, 64)),
+		"too many functions": second(FromBits([]float64{MaxK + 1}, Rounding{}, class, 64, 0)),
+		"no number":          second(FromBits([]float64{math.NaN()}, Dropping, class, 64, 0)),
+		"too large a bound":  second(FromBits([]float64{1}, Rounding{Most: MaxK + 1}, class, 64, 0)),
+		"a rate of 0":        second(u.Bits(0)),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", name)
+		}
 	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// The filter of one call has the rate that was asked for, over queries by the frequencies, and
+// one of fewer bits has not. By the theorem it takes fewer bits than a standard filter.
+func TestNew(t *testing.T) {
+	const rate = 0.004
+	u := Universe{{Count: 2e4, Frequency: 200, Likelihood: 0.01}, {Count: 1e6, Frequency: 1, Likelihood: 0.03}}
+	m, err := u.Bits(rate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if less := float64(m - 1); u.RoundedRate(less, u.Optimal(less), Dropping) <= rate {
+		t.Errorf("%v bits suffice, too", less)
+	}
+	if standard := -u.Members() * math.Log(rate) / (math.Ln2 * math.Ln2); float64(m) > 0.9*standard {
+		t.Errorf("%d bits, where a standard filter takes %.0f", m, standard)
+	}
+	p := population{Universe: u, rng: rand.New(rand.NewPCG(seed, 5))}
+	f, err := New(u, class, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range u {
+		for range int(c.Count * c.Likelihood) {
+			b := p.draw(i)
+			if f.Add(b); !f.Contains(b) {
+				t.Fatalf("% x was added and is not in the filter", b)
+			}
+		}
+	}
+	shares := u.Queries()
+	hot := shares[0] * u[0].Count
+	want := f.FalsePositiveRate(u)
+	hits, trials := 0, trial.Count(want, 0.03)
+	for range trials {
+		of := 1
+		if p.rng.Float64() < hot {
+			of = 0
+		}
+		if f.Contains(p.draw(of)) {
+			hits++
+		}
+	}
+	trial.Check(t, hits, trials, want)
+}
+
+// A decoded filter answers as the encoded one did, and what is damaged is refused.
+func TestEncode(t *testing.T) {
+	for _, round := range []Rounding{{}, Dropping, {Probabilistic: true, Most: 30}} {
+		p := population{rng: rand.New(rand.NewPCG(seed, 6)), k: []float64{3.5, 9, math.Inf(1), -1}, round: round}
+		if round.Most == 0 {
+			p.k = p.k[:2]
+		}
+		f := mustNew(t, 10_007, p)
+		for range 1000 {
+			f.Add(p.draw(p.rng.IntN(len(p.k))))
+		}
+		b, err := f.MarshalBinary()
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := mustNew(t, 1, population{k: make([]float64, len(p.k))})
+		before := *g
+		for i := range b {
+			damaged := bytes.Clone(b)
+			damaged[i] ^= 1 << (i % 8)
+			if g.UnmarshalBinary(damaged) == nil || g.UnmarshalBinary(b[:i]) == nil {
+				t.Fatalf("%+v: damage at byte %d is not found", round, i)
+			}
+		}
+		if !reflect.DeepEqual(before.words, g.words) || g.m != 1 {
+			t.Error("what was refused has changed the filter")
+		}
+		if err := g.UnmarshalBinary(b); err != nil {
+			t.Fatal(err)
+		}
+		for range 20_000 {
+			if e := p.draw(p.rng.IntN(len(p.k))); f.Contains(e) != g.Contains(e) {
+				t.Fatalf("% x: %v, and decoded %v", e, f.Contains(e), g.Contains(e))
+			}
+		}
+		if err := new(Filter).UnmarshalBinary(b); err == nil {
+			t.Error("a filter without classes was decoded into")
+		}
+	}
+}
+
+// Whatever is accepted is encoded to the same bytes, and takes bounded time to ask.
+func FuzzUnmarshal(f *testing.F) {
+	filter, _ := New(Step(1000, 10, 0.1, 10), class, 100)
+	b, _ := filter.MarshalBinary()
+	f.Add(b[:len(b)-8])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		b = sealed.Seal(b, 0)
+		filter, _ := New(Step(1000, 10, 0.1, 10), class, 100)
+		if filter.UnmarshalBinary(b) != nil {
+			return
+		}
+		filter.Contains([]byte{1, 0, 7})
+		if again, err := filter.MarshalBinary(); err != nil || !bytes.Equal(again, b) {
+			t.Errorf("% x is encoded as % x, %v", b, again, err)
+		}
+	})
 }
 
 func TestRound(t *testing.T) {
@@ -214,40 +313,25 @@ func TestProbabilisticRounding(t *testing.T) {
 	}
 }
 
-func benchmarkFilter(b *testing.B, n int) (*Filter, []uint64) {
-	hot := &Hot{Cold: 10, K: map[uint64]int{}}
-	f := mustNew(b, uint32(14*n), hot.Weight)
-	rng := rand.New(rand.NewPCG(seed, 4))
-	elements := make([]uint64, 1<<16)
-	for i := range elements {
-		elements[i] = rng.Uint64()
-		if i%16 == 0 {
-			hot.K[elements[i]] = 20
-		}
-	}
-	for range n {
-		f.AddHash(rng.Uint64())
-	}
-	return f, elements
-}
-
-func BenchmarkAdd(b *testing.B) {
+func BenchmarkFilter(b *testing.B) {
 	for _, n := range []int{100000, 1000000} {
-		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
-			f, elements := benchmarkFilter(b, n)
+		p := population{rng: rand.New(rand.NewPCG(seed, 4)), k: []float64{10, 20}, round: Dropping}
+		f := mustNew(b, uint32(14*n), p)
+		for range n {
+			f.Add(p.draw(0))
+		}
+		elements := make([][]byte, 1<<16)
+		for i := range elements {
+			elements[i] = p.draw(i % 16 / 15)
+		}
+		b.Run(fmt.Sprintf("n=%d/op=query-miss", n), func(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
-				f.AddHash(elements[i%len(elements)])
+				f.Contains(elements[i%len(elements)])
 			}
 		})
-	}
-}
-
-func BenchmarkContains(b *testing.B) {
-	for _, n := range []int{100000, 1000000} {
-		b.Run(fmt.Sprintf("n=%d/miss", n), func(b *testing.B) {
-			f, elements := benchmarkFilter(b, n)
+		b.Run(fmt.Sprintf("n=%d/op=add", n), func(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
-				f.ContainsHash(elements[i%len(elements)])
+				f.Add(elements[i%len(elements)])
 			}
 		})
 	}

@@ -1,8 +1,10 @@
 package weighted
 
 import (
+	"fmt"
 	"math"
 	"slices"
+	"sort"
 
 	"weir/filter/hash"
 )
@@ -64,6 +66,22 @@ func (u Universe) TheoremRate(m float64) float64 {
 		log += u[i].Count * u[i].Likelihood / n * math.Log(r)
 	}
 	return math.Exp(log)
+}
+
+// Bits returns the number of bits of a filter that [New] makes whose rate is at most the given
+// one, above 0; with one bit less it is higher. It fails if the universe is not valid or that takes 2³² bits or more.
+func (u Universe) Bits(rate float64) (uint32, error) {
+	if err := u.Validate(); err != nil {
+		return 0, err
+	}
+	m := sort.Search(math.MaxUint32, func(i int) bool {
+		m := float64(i) + 1
+		return u.RoundedRate(m, u.Optimal(m), Dropping) <= rate
+	})
+	if m == math.MaxUint32 {
+		return 0, fmt.Errorf("weighted: no filter has a false-positive rate of %v", rate)
+	}
+	return uint32(m) + 1, nil
 }
 
 // Clear returns the expected fraction p of clear bits in a filter of m bits

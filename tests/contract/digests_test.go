@@ -91,7 +91,7 @@ func (d *digests) pass(t testing.TB, frame []byte) {
 		return
 	}
 	for _, s := range d.gathered {
-		if !d.filter.Record(s.digest) {
+		if !d.filter.Observe(s.digest) {
 			continue
 		}
 		if _, suspected := d.loops.See(s.digest, s.ttl, d.slice); suspected {

@@ -278,7 +278,7 @@ func TestRepliesInBloomFilters(t *testing.T) {
 		for i := range generations {
 			generations[i] = blocked.New(blocked.Geometry{Lines: lines, Bits: recent.Bits})
 			for range known {
-				generations[i].Record(r.Uint64())
+				generations[i].Observe(r.Uint64())
 			}
 		}
 		passes := 0

@@ -430,7 +430,7 @@ func TestEqualTags(t *testing.T) {
 	c.watch(t, func(n *tracker.Memory) {
 		bank := n.Banks(0, n.Active(0))[0]
 		for j, p := range equal {
-			f, ok := bank.Find(sources.Hash(sources.Key(p)))
+			f, ok := bank.Lookup(sources.Hash(sources.Key(p)))
 			if want := uint64(min(20*(j+1), 60)); !ok || f.Packets > want || f.Estimate(sketch.Packets) < want || f.Packets < want-4 {
 				t.Errorf("%v: %+v, %t; want %d packets", p.Src, f, ok, want)
 			}

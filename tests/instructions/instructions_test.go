@@ -21,7 +21,7 @@ import (
 	digests "weir/control/stage/digest"
 	"weir/control/stage/first"
 	"weir/control/stage/tracker"
-	"weir/filter/digest"
+	"weir/filter/blocked"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -54,7 +54,7 @@ func configurations(t *testing.T) []configuration {
 	cells := flows
 	cells.Filter, cells.BySize = recent.IBFMC, true
 	var err error
-	if recorded.Filter, err = digest.Smallest(100_000, 0.01); err != nil {
+	if recorded.Filter, err = blocked.For(100_000, 0.01); err != nil {
 		t.Fatal(err)
 	}
 	return []configuration{

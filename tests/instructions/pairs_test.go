@@ -19,7 +19,7 @@ import (
 	"weir/control/stage/first"
 	"weir/control/stage/police"
 	"weir/control/stage/tracker"
-	"weir/filter/digest"
+	"weir/filter/blocked"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -61,7 +61,7 @@ func withPart(p engine.Part) func(*configuration) {
 
 func options(t *testing.T) []option {
 	t.Helper()
-	recorded, err := digest.Smallest(100_000, 0.01)
+	recorded, err := blocked.For(100_000, 0.01)
 	if err != nil {
 		t.Fatal(err)
 	}

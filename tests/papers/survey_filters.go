@@ -256,14 +256,14 @@ func (p *page) surveyReconcile() {
 	}
 	publisher := reconcile.NewPublisher(g, filterSeed, 1)
 	for b := range numbers(0, n) {
-		publisher.Insert(b)
+		publisher.Add(b)
 	}
 	full := len(publisher.Publish())
 	for b := range numbers(0, changed) {
-		p.fail(publisher.Delete(b))
+		publisher.Remove(b)
 	}
 	for b := range numbers(n, n+changed) {
-		publisher.Insert(b)
+		publisher.Add(b)
 	}
 	delta := len(publisher.Publish())
 	p.text(`The package is weir/filter/reconcile. A cache keeps its directory in a counting filter
@@ -336,7 +336,7 @@ func (p *page) treeRoutes(bits int) (astray, hops, phantom float64) {
 	rng := rand.New(rand.NewPCG(61, 0))
 	var held [][]byte
 	for b := range numbers(0, resources) {
-		tree[rng.IntN(nodes)].Insert(b)
+		tree[rng.IntN(nodes)].Add(b)
 		held = append(held, b)
 	}
 	for _, node := range tree {
@@ -386,7 +386,7 @@ func (p *page) networkRoutes(routers, depth, resources, bits int) (right, querie
 	var holder []int
 	for b := range numbers(0, resources) {
 		holder = append(holder, rng.IntN(routers))
-		all[holder[len(holder)-1]].Insert(b)
+		all[holder[len(holder)-1]].Add(b)
 	}
 	for changed := true; changed; {
 		changed = false

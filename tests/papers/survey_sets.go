@@ -163,15 +163,15 @@ func recurs(f *counting.MinimumSelection, counts func(i int) uint32) bool {
 }
 
 func (r recurring) insert(h uint64) {
-	r.first.InsertHash(h, 1)
+	r.first.AddHash(h, 1)
 	if recurs(r.first, func(i int) uint32 { return r.first.Counter(h, i) }) {
 		return
 	}
 	if r.second.CountHash(h) > 0 {
-		r.second.InsertHash(h, 1)
+		r.second.AddHash(h, 1)
 		return
 	}
-	r.second.InsertHash(h, r.first.CountHash(h))
+	r.second.AddHash(h, r.first.CountHash(h))
 }
 
 func (r recurring) count(h uint64) uint32 {
@@ -212,8 +212,8 @@ among these too low:`, insertions, len(truth))
 			counting.NewMinimumSelection(p.standard(m/3, 5), filterSeed+1),
 		}
 		for _, h := range stream {
-			selection.InsertHash(h, 1)
-			increase.InsertHash(h, 1)
+			selection.AddHash(h, 1)
+			increase.AddHash(h, 1)
 			twice.insert(h)
 		}
 		wrong := func(count func(uint64) uint32) (share, low float64) {
@@ -252,7 +252,7 @@ func (p *page) surveySpaceCode() {
 	for i, size := range sizes {
 		for j := range each {
 			for range size {
-				s.InsertHash(flow(i, j))
+				s.AddHash(flow(i, j))
 			}
 			packets += size
 		}

@@ -1,13 +1,13 @@
 package main
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
 
 	"gonum.org/v1/gonum/stat/distuv"
 
-	"weir/filter/hash"
 	"weir/filter/weighted"
 	"weir/tests/papers/curve"
 )
@@ -179,15 +179,13 @@ the bound is from the binomial distribution at six standard deviations.`, member
 }
 
 // measure is the false-positive rate of a filter over queries for elements of
-// the universe, whose class is in the low bits of their hash.
+// the universe, whose class is their first byte.
 func measure(u weighted.Universe, m uint32, k []float64, trials int, seed uint64) (float64, error) {
 	rng := rand.New(rand.NewPCG(seed, uint64(m)))
-	classes := uint64(len(u))
-	element := func(class int) uint64 {
-		h := hash.Nth(seed, rng.Uint64())
-		return h - h%classes + uint64(class)
+	element := func(class int) []byte {
+		return binary.LittleEndian.AppendUint64([]byte{byte(class)}, rng.Uint64())
 	}
-	f, err := weighted.New(m, seed, func(h uint64) int { return weighted.Dropping.Round(k[h%classes], h) })
+	f, err := weighted.FromBits(k, weighted.Dropping, func(b []byte) int { return int(b[0]) }, m, seed)
 	if err != nil {
 		return 0, err
 	}
@@ -195,13 +193,13 @@ func measure(u weighted.Universe, m uint32, k []float64, trials int, seed uint64
 	for i, c := range u {
 		shares[i] *= c.Count
 		for range int(c.Count*c.Likelihood + 0.5) {
-			f.AddHash(element(i))
+			f.Add(element(i))
 		}
 	}
 	class := distuv.NewCategorical(shares, rng)
 	positive := 0
 	for range trials {
-		if f.ContainsHash(element(int(class.Rand()))) {
+		if f.Contains(element(int(class.Rand()))) {
 			positive++
 		}
 	}

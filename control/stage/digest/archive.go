@@ -403,7 +403,7 @@ func decode(b []byte) (*digest.Slice, error) {
 	}
 	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[i:]) }
 	g := blocked.Geometry{Lines: binary.LittleEndian.Uint32(b[64:]), Bits: int(binary.LittleEndian.Uint32(b[68:]))}
-	if g.Lines < 1 || g.Lines > digest.MaxLines {
+	if g.Lines < 1 || g.Lines > blocked.MaxLines {
 		return nil, fmt.Errorf("%d lines", g.Lines)
 	}
 	words, err := compress.DecodeBits(body[headerLen:], g.Lines*fpr.LineBits)

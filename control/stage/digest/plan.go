@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"weir/control/plan"
-	"weir/filter/digest"
+	"weir/filter/blocked"
 	"weir/filter/fpr"
 )
 
@@ -44,9 +44,9 @@ func planFor(packets int, rate float64) (planned, error) {
 	if packets < 1 || packets > math.MaxInt32 || !(rate > 0 && rate < 1) {
 		return planned{}, plan.Invalid("plan digest: no filter has n=%d and rate %v", packets, rate)
 	}
-	g, err := digest.Smallest(float64(packets), rate)
+	g, err := blocked.For(packets, rate)
 	if err != nil {
-		return planned{}, fmt.Errorf("plan %w", err)
+		return planned{}, fmt.Errorf("plan digest: %w", err)
 	}
 	m, _ := fpr.Smallest(packets, rate)
 	return planned{

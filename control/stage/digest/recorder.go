@@ -281,7 +281,7 @@ func (r *Recorder) read(l *record, m *Memory, bank int, end time.Time) (*digest.
 		b, words := m.Bank(cpu, bank)
 		gathered := *b // before the filter, which contains at least these packets
 		for _, g := range gathered.Gathered[:min(int(gathered.Count), len(gathered.Gathered))] {
-			s.Filter.Record(g.Digest)
+			s.Filter.Observe(g.Digest)
 		}
 		if err := s.Filter.Union(words); err != nil {
 			panic(err) // cannot happen: the memory has this geometry

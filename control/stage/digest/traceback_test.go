@@ -41,7 +41,7 @@ var (
 // slice returns a slice of n packets, that of the i-th second.
 func slice(t testing.TB, i, n int) *digest.Slice {
 	t.Helper()
-	g, err := digest.Smallest(1000, 0.01)
+	g, err := blocked.For(1000, 0.01)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func slice(t testing.TB, i, n int) *digest.Slice {
 	s := &digest.Slice{Seed: hash.Seed{byte(i + 1)}, From: from, To: from.Add(time.Second), Packets: uint64(n), Filter: blocked.New(g)}
 	rng := rand.New(rand.NewPCG(uint64(i), 1))
 	for range n {
-		s.Filter.Record(rng.Uint64())
+		s.Filter.Observe(rng.Uint64())
 	}
 	return s
 }

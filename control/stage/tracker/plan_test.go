@@ -96,7 +96,7 @@ func TestScanMisses(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	counted := 0
 	for range s.Capacity {
-		if !f.Record(r.Uint64()) {
+		if !f.Observe(r.Uint64()) {
 			counted++
 		}
 	}

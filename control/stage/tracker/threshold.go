@@ -254,7 +254,7 @@ func (all memories) find(h uint64) (of *tracker, flow sketch.Flow, began time.Du
 		for _, banks := range m.banks {
 			var f sketch.Flow
 			for _, b := range banks {
-				if part, ok := b.Find(h); ok {
+				if part, ok := b.Lookup(h); ok {
 					f.Key, f.Hash = part.Key, part.Hash
 					f.Before += part.Before
 					f.Packets += part.Packets

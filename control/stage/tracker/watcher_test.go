@@ -59,9 +59,9 @@ type wire struct {
 // program counts a packet on a CPU at a time, as the program does.
 func (w *wire) program(tracker, cpu int, f sketch.Flow, at time.Duration) {
 	bank := w.banks[tracker][w.active[tracker]][cpu]
-	_, known := bank.Find(f.Hash)
+	_, known := bank.Lookup(f.Hash)
 	units := bank.CountKey(f.Key, f.Hash, 100)
-	if _, knows := bank.Find(f.Hash); w.wake && (units > 0 || knows && !known) {
+	if _, knows := bank.Lookup(f.Hash); w.wake && (units > 0 || knows && !known) {
 		w.h.woken = true
 	}
 	t := w.thresholds[tracker]

@@ -89,12 +89,12 @@ func (w *weir6) fillXXH64(b *blocklist) error {
 	layout, memory := w.generation.Block.Layout, w.generation.Kernel().Block()
 	clear(memory.Lines)
 	clear(memory.Buckets)
-	cascade, table := cascade.New(memory.Lines, layout.First, layout.Rest), cuckoo.New(memory.Buckets)
+	cascade, table := cascade.New(memory.Lines, layout.First, layout.Rest), cuckoo.Over(memory.Buckets)
 	seed := layout.Secret.Offsets[0][0]
 	for _, p := range b.entries {
 		k := key.Source(netip.PrefixFrom(wide(p.Addr()), 128))
 		h := hash.Sum(seed, k.Append(nil))
-		if err := table.Insert(h, 1); err != nil {
+		if err := table.Add(h, 1); err != nil {
 			return err
 		}
 		cascade.Add(h)

@@ -14,7 +14,7 @@ import (
 	"weir/control/stage/first"
 	"weir/control/stage/police"
 	"weir/control/stage/tracker"
-	"weir/filter/digest"
+	"weir/filter/blocked"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/sfb"
@@ -44,7 +44,7 @@ const (
 func optional() ([]kind, error) {
 	var recorded digests.Part
 	var err error
-	if recorded.Filter, err = digest.Smallest(sliceLen, 0.01); err != nil {
+	if recorded.Filter, err = blocked.For(sliceLen, 0.01); err != nil {
 		return nil, err
 	}
 	scans := tracker.DefaultScan("src")

@@ -9,7 +9,7 @@ import (
 	digests "weir/control/stage/digest"
 	loops "weir/control/stage/loop"
 	"weir/control/stage/multicast"
-	"weir/filter/digest"
+	"weir/filter/blocked"
 	"weir/filter/icarus"
 	"weir/filter/key"
 	"weir/filter/packet"
@@ -94,9 +94,9 @@ func digestStages() ([]stage, error) {
 	all := []stage{{name: "plain", frame: long, run: stamped}}
 	for _, filter := range []struct {
 		name    string
-		packets float64
+		packets int
 	}{{"digest-100k", 1e5}, {"digest-1M", 1e6}, {"digest-10M", 1e7}} {
-		g, err := digest.Smallest(filter.packets, 0.01)
+		g, err := blocked.For(filter.packets, 0.01)
 		if err != nil {
 			return nil, err
 		}

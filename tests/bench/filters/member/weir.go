@@ -138,7 +138,7 @@ var countingKind = Kind{
 	Build: func(keys []uint64, r float64, seed uint64) (Filter, error) {
 		f := &counters{counting.New(bloomOf(len(keys), r), 0), seed, nil}
 		for _, k := range keys {
-			f.InsertHash(mix(k, seed))
+			f.AddHash(mix(k, seed))
 		}
 		return f, nil
 	},
@@ -154,7 +154,7 @@ func (f *counters) Contains(key uint64) bool { return f.ContainsHash(mix(key, f.
 func (f *counters) Bits() int                { return 4 * int(f.M()) }
 
 func (f *counters) Delete(key uint64) {
-	_ = f.DeleteHash(mix(key, f.seed)) // of a key of the set, it cannot fail
+	_ = f.RemoveHash(mix(key, f.seed)) // of a key of the set, it cannot fail
 }
 
 // Reads must not be called before a change.
@@ -205,7 +205,7 @@ func (f *exactSet) Contains(key uint64) bool {
 	return ok
 }
 
-func (f *exactSet) Delete(key uint64) { f.Set.Delete(key) }
+func (f *exactSet) Delete(key uint64) { f.Set.Remove(key) }
 func (f *exactSet) Bits() int         { return 8 * f.Bytes() }
 
 // Reads finds the first word of a key as the documentation of the package says.
@@ -241,11 +241,11 @@ var exactKind = Kind{
 			seed:    seed,
 			all:     512*exactLines(len(keys)) + 64*membership.BucketSlots*exactBuckets(len(keys)),
 		}
-		f.table = fingerprints.New(f.slots)
+		f.table = fingerprints.Over(f.slots)
 		for _, k := range keys {
 			h := mix(k, seed)
 			f.cascade.Add(h)
-			if err := f.table.Insert(h, 1); err != nil {
+			if err := f.table.Add(h, 1); err != nil {
 				return nil, err
 			}
 		}
@@ -272,14 +272,14 @@ func (f *confirmed) Contains(key uint64) bool {
 	if !f.cascade.Contains(h) {
 		return false
 	}
-	_, ok := f.table.Find(h)
+	_, ok := f.table.Lookup(h)
 	return ok
 }
 
 func (f *confirmed) Delete(key uint64) {
 	h := mix(key, f.seed)
 	f.cascade.Remove(h)
-	f.table.Delete(h)
+	f.table.Remove(h)
 }
 
 func (f *confirmed) Bits() int { return f.all }

@@ -1,4 +1,4 @@
-package counting
+package nibble
 
 import (
 	"math/rand/v2"
@@ -6,11 +6,11 @@ import (
 )
 
 // A plain array of integers is the oracle.
-func TestNibbles(t *testing.T) {
+func TestArray(t *testing.T) {
 	const n, seed = 37, 1 // the last word is partly used
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	c, want := NewNibbles(n), make([]uint8, n)
+	c, want := New(n), make([]uint8, n)
 	if c.Len() != n {
 		t.Fatalf("Len() = %d, want %d", c.Len(), n)
 	}
@@ -31,20 +31,20 @@ func TestNibbles(t *testing.T) {
 				t.Fatalf("Dec(%d) = %v at %d", i, got, want[i])
 			}
 		}
-		var nonzero, saturated uint64
+		var bits, saturated uint64
 		for j, w := range want {
 			if got := c.Get(uint64(j)); got != w {
 				t.Fatalf("counter %d is %d, want %d", j, got, w)
 			}
 			if w > 0 {
-				nonzero++
+				bits |= 1 << j
 			}
 			if w == Max {
 				saturated++
 			}
 		}
-		if c.Nonzero() != nonzero || c.Saturated() != saturated {
-			t.Fatalf("%d nonzero, %d saturated; want %d, %d", c.Nonzero(), c.Saturated(), nonzero, saturated)
+		if c.Bits(0) != bits || c.Saturated() != saturated {
+			t.Fatalf("bits %#x, %d saturated; want %#x, %d", c.Bits(0), c.Saturated(), bits, saturated)
 		}
 	}
 	if c.Saturated() == 0 {
@@ -52,16 +52,16 @@ func TestNibbles(t *testing.T) {
 	}
 }
 
-func TestNibblesAllocateNothing(t *testing.T) {
-	c := NewNibbles(100)
+func TestAllocateNothing(t *testing.T) {
+	c := New(100)
 	if n := testing.AllocsPerRun(100, func() { c.Inc(7); c.Dec(7); c.Get(7) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
-func BenchmarkNibbles(b *testing.B) {
+func BenchmarkArray(b *testing.B) {
 	const n = 1 << 26 // 32 MiB: beyond the caches
-	c := NewNibbles(n)
+	c := New(n)
 	for _, op := range []struct {
 		name string
 		f    func(uint64) bool
@@ -76,9 +76,9 @@ func BenchmarkNibbles(b *testing.B) {
 }
 
 // The bits of 64 counters, from their values.
-func TestNibblesBits(t *testing.T) {
+func TestBits(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 0))
-	c := NewNibbles(3 * 64)
+	c := New(3 * 64)
 	var want [3]uint64
 	for range 150 {
 		i := rng.Uint64N(3 * 64)
