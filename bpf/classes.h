@@ -54,8 +54,11 @@ static __always_inline void set_class_side(struct packet *p, const volatile stru
 	p->open = (p->open & ~CLASS_FLAGS) | side;
 }
 
-/* The number of extra bits of a packet's key, by the class of its network. */
-static __always_inline __u64 class_bits(const struct packet *p)
+/*
+ * The number of extra bits of a packet's key, by the class of its network: factor, an odd
+ * secret of the generation, places networks, so that nobody can choose which share a class.
+ */
+static __always_inline __u64 class_bits(const struct packet *p, __u32 factor)
 {
 	__u32 network;
 
@@ -65,16 +68,15 @@ static __always_inline __u64 class_bits(const struct packet *p)
 		network = p->dst[0];
 	else
 		return block_classes[CLASSES];
-	network = bpf_ntohl(network);
 	if (p->open & CLASS_V4) /* the lean path does not set p->family */
-		network &= ~0U << (32 - CLASS4_BITS);
-	return block_classes[network * 0x9E3779B1U >> (32 - CLASS_BITS)];
+		network &= bpf_htonl(~0U << (32 - CLASS4_BITS));
+	return block_classes[network * factor >> (32 - CLASS_BITS)];
 }
 
 /* The hash of the key with that number in it. */
-static __always_inline __u64 with_class(__u64 h, const struct packet *p)
+static __always_inline __u64 with_class(__u64 h, const struct packet *p, __u32 factor)
 {
-	return (h & ~(CLASS_MASK << CLASS_SHIFT)) | class_bits(p) << CLASS_SHIFT;
+	return (h & ~(CLASS_MASK << CLASS_SHIFT)) | class_bits(p, factor) << CLASS_SHIFT;
 }
 
 static __always_inline __u32 class_extra(__u64 h)

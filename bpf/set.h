@@ -69,7 +69,7 @@ struct key_set {
 	__u32 n_v6;
 	__u32 n_v6_flow;
 	__u32 hot_buckets;	/* 0: all keys have k bits, or those of their class */
-	__u32 classes;		/* not 0: of the block set, see classes.h */
+	__u32 classes;		/* not 0: places networks in those of the block set, see classes.h */
 	struct shape mark6_src; /* the shape of marks of IPv6 sources */
 	struct shape mark6_dst;
 	struct shape v4[MAX_SHAPES];
@@ -118,7 +118,7 @@ static __always_inline int set_probe(const volatile struct key_set *s, struct se
 	if (!line_test(l, h, s->first))
 		return 0;
 	if (s->classes)
-		h = with_class(h, p);
+		h = with_class(h, p, s->classes);
 	if (!s->hot_buckets && !s->classes && !s->buckets && s->rest <= LINE_BITS_MAX)
 		p->list = rest_test(maps.lines, s->lines, s->rest, h) ? LIST_UNKNOWN : LIST_NONE;
 	else

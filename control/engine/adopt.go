@@ -18,7 +18,7 @@ import (
 // do not know these would clear bits that programs test.
 const (
 	filterVersion  = 1
-	classedVersion = 2
+	classedVersion = 3
 )
 
 func versionOf(l *membership.Layout) int {

@@ -88,10 +88,11 @@ func blockList(contents *list.Set) []List {
 func TestAdopt(t *testing.T) {
 	long.Seconds(t)
 	classed := approximate
-	classed.Demand.Sightings = new(membership.Sightings)
-	for i := range classed.Demand.Sightings.Found {
-		classed.Demand.Sightings.Found[i], classed.Demand.Sightings.Exposed[i] = float64(i%2*1000), 1
+	half := membership.Period{Networks: make(map[uint32]membership.Sighting)}
+	for i := range uint32(1 << 12) {
+		half.Networks[i<<20] = membership.Sighting{Found: 1, Exposed: 1}
 	}
+	classed.Demand.Sightings = &membership.Sightings{Periods: []membership.Period{half}}
 	for name, c := range map[string]Config{"": approximate, "with classes of networks": classed} {
 		t.Run(name, func(t *testing.T) { testAdopt(t, c) })
 	}
@@ -223,7 +224,8 @@ func TestAdoptRefuses(t *testing.T) {
 	// One with classes must not be adopted by a version that does not know them.
 	for text, says := range map[string]string{
 		`{"Version": 1, "Layout": {"Classes": "AA=="}}`: "of version 1",
-		`{"Version": 2, "Layout": {}}`:                  "of version 2",
+		`{"Version": 2, "Layout": {"Classes": "AA=="}}`: "of version 2",
+		`{"Version": 3, "Layout": {}}`:                  "of version 3",
 	} {
 		f := a.filter(t)
 		f.Description = []byte(text)

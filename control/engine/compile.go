@@ -26,7 +26,7 @@ type compiled struct {
 // countClasses counts the keys of an approximate set in each class of networks.
 func (c *compiled) countClasses() {
 	for _, col := range c.columns {
-		c.listed.AddColumn(col)
+		c.layout.CountClasses(&c.listed, col)
 	}
 }
 

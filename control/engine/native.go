@@ -21,7 +21,7 @@ func Secret(s *hash.Secret) loader.Secret {
 func KeySet(l *membership.Layout) loader.KeySet {
 	k := loader.KeySet{
 		Lines: l.Lines, First: uint32(l.First), Rest: uint32(l.Rest), Buckets: l.Buckets,
-		Marks6Lines: l.Mark6Lines, HotBuckets: l.HotBuckets, Classes: uint32(min(len(l.Classes), 1)),
+		Marks6Lines: l.Mark6Lines, HotBuckets: l.HotBuckets,
 		GatesV4: uint32(l.Gates(false)), GatesV6: uint32(l.Gates(true)),
 		N_v4: uint32(len(l.V4)), N_v4Flow: uint32(len(l.V4Flow)),
 		N_v6: uint32(len(l.V6)), N_v6Flow: uint32(len(l.V6Flow)),
@@ -31,6 +31,9 @@ func KeySet(l *membership.Layout) loader.KeySet {
 		Mark6Dst:  shape(membership.GatedShape{Shape: key.Shape{Fields: key.FieldV6, DstBits: membership.Mark6Bits}}),
 	}
 	v4 := l.V4
+	if l.Classes != nil {
+		k.Classes = l.ClassFactor
+	}
 	if l.Mode == membership.Exact {
 		for i, s := range l.V4 {
 			k.Prefixes[i].SrcMask, k.Prefixes[i].DstMask = mask(s.SrcBits)[0], mask(s.DstBits)[0]

@@ -8,6 +8,7 @@ import (
 
 	"weir/filter/cascade"
 	"weir/filter/fpr"
+	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/weighted"
 )
@@ -56,18 +57,41 @@ func ClassSide(s key.Shape) Gate {
 	return 0
 }
 
-// classOf returns the class of a serialised key, NumClasses if it has none.
-func classOf(serialised []byte) int {
+// networkOf returns the first four bytes of the address of a serialised key's network.
+func networkOf(serialised []byte) (network [4]byte, ok bool) {
 	shape := key.Shape{Fields: key.Fields(serialised[0]), SrcBits: serialised[1], DstBits: serialised[2]}
 	at := addressOf(serialised, ClassSide(shape))
 	if at == nil {
+		return network, false
+	}
+	n := Class6Bits / 8
+	if !shape.V6() {
+		n = Class4Bits / 8
+	}
+	copy(network[:n], at)
+	return network, true
+}
+
+// classFactor derives the factor that places networks in classes from a secret: an odd number. With one of
+// 2³¹ such factors, two networks share a class with a probability of at most 2/NumClasses (Dietzfelbinger
+// et al., "A reliable randomized algorithm for the closest-pair problem", 1997, lemma 2.4), and nobody who
+// does not know it can choose entries whose networks share the class of another one.
+func classFactor(s *hash.Secret) uint32 {
+	return uint32(s.Sum(make([]byte, 4))) | 1 // no key has this length
+}
+
+// classOf returns the class of a network. The program multiplies its bytes as they are in memory.
+func (l *Layout) classOf(network [4]byte) int {
+	return int(binary.NativeEndian.Uint32(network[:]) * l.ClassFactor >> (32 - classBits))
+}
+
+// class returns the class of a serialised key, NumClasses if it has none.
+func (l *Layout) class(serialised []byte) int {
+	network, ok := networkOf(serialised)
+	if !ok {
 		return NumClasses
 	}
-	network := binary.BigEndian.Uint32(at)
-	if !shape.V6() {
-		network &= 0xffff << (32 - Class4Bits)
-	}
-	return int(network * 0x9E3779B1 >> (32 - classBits))
+	return l.classOf(network)
 }
 
 // addressOf returns the address of a serialised key on one side, nil for neither.
@@ -85,12 +109,12 @@ func addressOf(serialised []byte, side Gate) []byte {
 	return nil
 }
 
-// in returns the hash of a key with the number of its extra bits in it.
-func (c Classes) in(h uint64, serialised []byte) uint64 {
-	if c == nil {
+// withClass returns the hash of a key with the number of its extra bits in it.
+func (l *Layout) withClass(h uint64, serialised []byte) uint64 {
+	if l.Classes == nil {
 		return h
 	}
-	return h&^(classMask<<classShift) | uint64(c[classOf(serialised)])<<classShift
+	return h&^(classMask<<classShift) | uint64(l.Classes[l.class(serialised)])<<classShift
 }
 
 // Extra returns the number of extra bits that a key has by its class, given its [Set.Hash].
@@ -106,6 +130,8 @@ func (c Classes) check(l *Layout) error {
 	switch {
 	case c == nil:
 		return nil
+	case l.ClassFactor%2 == 0:
+		return fmt.Errorf("membership: classes of networks without an odd factor")
 	case len(c) != NumClasses+1:
 		return fmt.Errorf("membership: %d classes, want %d and one without", len(c), NumClasses)
 	case l.Mode != Approximate || l.First > maxClassedFirst || l.Rest > fpr.MaxFurther*fpr.MaxRest:
@@ -116,26 +142,17 @@ func (c Classes) check(l *Layout) error {
 	return nil
 }
 
-// ClassCounts has a number for each class.
+// ClassCounts has a number for each class of a layout.
 type ClassCounts [NumClasses]float64
 
-// Add counts a key, and reports whether it has a class.
-func (c *ClassCounts) Add(k key.Key) bool {
-	class := classOf(k.Append(make([]byte, 0, key.MaxLen)))
-	if class < NumClasses {
-		c[class]++
-	}
-	return class < NumClasses
-}
-
-// AddColumn counts the keys of a column.
-func (c *ClassCounts) AddColumn(col Column) {
+// CountClasses counts the keys of a column in their classes.
+func (l *Layout) CountClasses(c *ClassCounts, col Column) {
 	if ClassSide(col.Shape) == 0 {
 		return
 	}
 	size := col.Shape.KeyLen()
 	for i := 0; i < len(col.Keys); i += size {
-		c[classOf(col.Keys[i:i+size])]++
+		c[l.class(col.Keys[i:i+size])]++
 	}
 }
 
@@ -146,28 +163,11 @@ func (c *ClassCounts) sum() (n float64) {
 	return n
 }
 
-// Sightings are the unlisted elements of each class that were found because sets passed them. Where sets
-// pass few, as in classes with many bits, few are found.
-type Sightings struct {
-	Found   ClassCounts
-	Exposed ClassCounts // time, in any unit, times the rate at which sets passed elements of the class
-}
-
-// rates returns how many elements of each class come in a unit of time, and of all.
-func (s *Sightings) rates() (of ClassCounts, all float64) {
-	for i, n := range s.Found {
-		if s.Exposed[i] > 0 {
-			of[i] = n / s.Exposed[i]
-		}
-	}
-	return of, of.sum()
-}
-
 // unknownShare is the share of elements that may come from any class, so that none is ruled out.
 const unknownShare = 0.01
 
-// shareOf returns the share of a class of which so many of all elements come in a unit of time.
-func shareOf(rate, all float64) float64 { return (1-unknownShare)*rate/all + unknownShare/NumClasses }
+// withUnknown returns the share of a class of all elements, of which it has a share of those that were found.
+func withUnknown(share float64) float64 { return (1-unknownShare)*share + unknownShare/NumClasses }
 
 // ClassShare describes the classes with one number of extra bits.
 type ClassShare struct {
@@ -193,8 +193,11 @@ const worthClasses = 0.9
 // [weighted.Universe.Optimal] gives k_e, which is bounded by the bits that all keys have and by
 // [weighted.Dropping], and rounded to the nearest integer.
 func (l *Layout) PlanClasses(listed *ClassCounts, found *Sightings, all int) {
-	rates, sum := found.rates()
-	if l.Mode != Approximate || l.Lines == 0 || sum == 0 || all == 0 {
+	if l.Mode != Approximate || l.Lines == 0 || all == 0 {
+		return
+	}
+	shares := l.shares(found.Periods)
+	if shares == nil {
 		return
 	}
 	all = max(all, int(math.Ceil(listed.sum()))) // some may have been removed since they were counted
@@ -202,8 +205,8 @@ func (l *Layout) PlanClasses(listed *ClassCounts, found *Sightings, all int) {
 	plain := fpr.BestCascade(all, l.Lines, fpr.MaxFurther)
 	l.First, l.Rest = plain.First, plain.Rest
 	p := &classPlan{
-		listed: listed, found: found, rates: &rates, sum: sum, all: float64(all), without: float64(all) - listed.sum(), unclassed: plain.K(),
-		k: optimal(listed, &rates, sum, float64(l.Lines)*cascade.LineBits),
+		listed: listed, found: shares, all: float64(all), without: float64(all) - listed.sum(), unclassed: plain.K(),
+		k: optimal(listed, &shares.of, float64(l.Lines)*cascade.LineBits),
 	}
 	best, rate := *l, worthClasses*l.FalsePositiveRate(all)
 	for base := leastClassed; base <= min(plain.K(), maxClassedFirst+fpr.MaxFurther*fpr.MaxRest); base++ {
@@ -220,27 +223,21 @@ func (l *Layout) PlanClasses(listed *ClassCounts, found *Sightings, all int) {
 // classPlan determines the bits of classes.
 type classPlan struct {
 	listed    *ClassCounts
-	found     *Sightings
-	rates     *ClassCounts // of found
-	sum       float64      // of rates
-	all       float64      // listed keys
-	without   float64      // of these, the keys without a class
-	unclassed int          // bits of a key without a class
-	k         []float64    // the optimum
+	found     *classShares
+	all       float64   // listed keys
+	without   float64   // of these, the keys without a class
+	unclassed int       // bits of a key without a class
+	k         []float64 // the optimum
 }
 
 // RateOf returns the share of these elements that are taken for listed ones. [Layout.FalsePositiveRate]
 // is the same for the elements that the plan of the classes had.
 func (l *Layout) RateOf(found *Sightings, n int) (rate float64) {
-	rates, sum := found.rates()
-	if l.Classes == nil || sum == 0 {
+	shares := l.shares(found.Periods)
+	if l.Classes == nil || shares == nil {
 		return l.FalsePositiveRate(n)
 	}
-	passed := l.ClassRates(n)
-	for i, r := range rates {
-		rate += shareOf(r, sum) * passed[l.Classes[i]]
-	}
-	return rate
+	return shares.rate(l.Classes, l.ClassRates(n))
 }
 
 // setClasses sets the classes' bits beyond those that all keys have.
@@ -263,19 +260,19 @@ func (l *Layout) setClasses(p *classPlan) {
 	}
 	l.Classes, l.ClassShares = make(Classes, NumClasses+1), nil
 	var of [MaxExtra + 1]ClassShare
-	for i, rate := range p.rates {
+	for i, share := range p.found.of {
 		extra := int(math.Round(bounded(i, low)) - least)
 		without := extra
-		if rate > 0 {
-			others := shareOf(max(rate-1/p.found.Exposed[i], 0), p.sum)
-			without = int(math.Round(bounded(i, low+math.Log2(others/shareOf(rate, p.sum)))) - least)
+		if share > 0 {
+			others := withUnknown(share * (1 - 1/max(p.found.number[i], 1)))
+			without = int(math.Round(bounded(i, low+math.Log2(others/withUnknown(share)))) - least)
 		}
 		l.Classes[i] = byte(extra)
 		of[extra].Classes++
 		of[extra].Listed += p.listed[i] / p.all
-		of[extra].Elements += rate / p.sum
+		of[extra].Elements += share
 		of[extra].Predicted += unknownShare / NumClasses
-		of[without].Predicted += (1 - unknownShare) * rate / p.sum
+		of[without].Predicted += (1 - unknownShare) * share
 	}
 	unclassed := p.unclassed - int(least)
 	l.Classes[NumClasses] = byte(unclassed)
@@ -288,14 +285,14 @@ func (l *Layout) setClasses(p *classPlan) {
 }
 
 // optimal returns the k_e of each class, a real number, +Inf where nothing is listed.
-func optimal(listed, rates *ClassCounts, sum, m float64) []float64 {
+func optimal(listed, shares *ClassCounts, m float64) []float64 {
 	n := listed.sum()
 	if n == 0 {
 		return slices.Repeat([]float64{math.Inf(1)}, NumClasses)
 	}
 	u := make(weighted.Universe, NumClasses)
 	for i, listed := range listed {
-		others := shareOf(rates[i], sum) * n // only their proportion to those of other classes matters
+		others := withUnknown(shares[i]) * n // only their proportion to those of other classes matters
 		u[i] = weighted.Class{Count: listed + others, Frequency: 1, Likelihood: listed / (listed + others)}
 	}
 	return u.Optimal(m)

@@ -21,8 +21,8 @@ func (r random) classes() Classes {
 	return c
 }
 
-// classOfKey is classOf by the documentation alone.
-func classOfKey(k key.Key) (class int, ok bool) {
+// classOfKey is Layout.class by the documentation alone.
+func classOfKey(l *Layout, k key.Key) (class int, ok bool) {
 	bits := 16
 	if k.V6() {
 		bits = 32
@@ -39,7 +39,7 @@ func classOfKey(k key.Key) (class int, ok bool) {
 	}
 	var network [4]byte
 	copy(network[:], p.Addr().AsSlice())
-	return int(uint64(binary.BigEndian.Uint32(network[:])) * 0x9E3779B1 % (1 << 32) >> 21), true
+	return int(uint64(binary.NativeEndian.Uint32(network[:])) * uint64(l.ClassFactor) % (1 << 32) >> 21), true
 }
 
 // Keys have the bits of their class, however they come into a set: one by one, all at once, or with memory
@@ -67,7 +67,7 @@ func TestClasses(t *testing.T) {
 		classed := 0
 		for k := range keys {
 			extra := int(l.Classes[NumClasses])
-			if class, ok := classOfKey(k); ok {
+			if class, ok := classOfKey(&l, k); ok {
 				extra = int(l.Classes[class])
 				classed++
 			}
@@ -134,6 +134,13 @@ func TestClasses(t *testing.T) {
 	}
 }
 
+// countClass counts a key.
+func countClass(l *Layout, c *ClassCounts, k key.Key) {
+	if class, ok := classOfKey(l, k); ok {
+		c[class]++
+	}
+}
+
 // world has keys and elements that are spread over networks /16 by Zipf's distribution, independently.
 type world struct {
 	random
@@ -162,12 +169,11 @@ func (w *world) source(sums []float64) key.Key {
 
 // found returns n elements that were found.
 func (w *world) found(n int) *Sightings {
-	var s Sightings
-	for range n {
-		s.Found.Add(w.source(w.sending))
-	}
-	for i := range s.Exposed {
-		s.Exposed[i] = 1
+	s := Sightings{Periods: make([]Period, MaxPeriods)}
+	for i := range n {
+		p := &s.Periods[i%MaxPeriods]
+		p.Exposed = 1
+		p.Add(w.source(w.sending))
 	}
 	return &s
 }
@@ -196,7 +202,7 @@ func TestPlanClasses(t *testing.T) {
 			k := w.source(w.listed)
 			if _, ok := keys[k]; !ok {
 				keys[k] = 1
-				listed.Add(k)
+				countClass(&l, &listed, k)
 			}
 		}
 		l.PlanClasses(&listed, w.found(20_000), n)
@@ -248,7 +254,7 @@ func TestPlanClassesBesideShortPrefixes(t *testing.T) {
 	for len(keys) < n {
 		if k := w.source(w.listed); keys[k] == 0 {
 			keys[k] = 1
-			listed.Add(k)
+			countClass(&l, &listed, k)
 		}
 	}
 	prefix := func(i int) key.Key { return mustKey(t, shape, uint32(i)<<17) }
@@ -293,10 +299,11 @@ func TestPlanClassesAgain(t *testing.T) {
 		var listed ClassCounts
 		var found Sightings
 		for i := range listed {
-			listed[i], found.Exposed[i] = float64(n)/NumClasses, 1
-			if i < sending {
-				found.Found[i] = 400
-			}
+			listed[i] = float64(n) / NumClasses
+		}
+		found.Periods = []Period{{Networks: make(map[uint32]Sighting)}}
+		for i := range sending {
+			found.Periods[0].Networks[uint32(i)<<16] = Sighting{Found: 400, Exposed: 1}
 		}
 		l, err := PlanLayout(Census{Keys: map[key.Shape]int{hosts4: n}}, Approximate, 10, secretOf(1))
 		if err != nil {
@@ -320,19 +327,43 @@ func TestPlanClassesAfterRemovals(t *testing.T) {
 	}
 	var listed ClassCounts
 	var found Sightings
-	listed[1], found.Found[2], found.Exposed[2] = 1000, 1000, 1
+	found.Periods = []Period{{Networks: map[uint32]Sighting{0: {Found: 1000, Exposed: 1}}}}
+	listed[l.classOf([4]byte{0, 1})] = 1000
 	l.PlanClasses(&listed, &found, 10)
 	if rate := l.FalsePositiveRate(10); l.Classes == nil || !(rate < 1e-3) {
 		t.Errorf("rate %v with classes %t", rate, l.Classes != nil)
 	}
 }
 
+// Who writes entries into the networks that share a class under one secret does not reach the class under another:
+// networks share a class by chance.
+func TestClassesCannotBeAimedAt(t *testing.T) {
+	r := newRandom(t)
+	victim := [4]byte{45, 7}
+	shared, tries := 0, 0
+	for range 200 {
+		known, l := Layout{ClassFactor: classFactor(secretOf(r.Uint64()))}, Layout{ClassFactor: classFactor(secretOf(r.Uint64()))}
+		for n := range uint32(1 << 16) {
+			if network := networkAt(n << 16); known.classOf(network) == known.classOf(victim) && network != victim {
+				tries++
+				if l.classOf(network) == l.classOf(victim) {
+					shared++
+				}
+			}
+		}
+	}
+	if limit := 2 * float64(tries) / NumClasses; tries < 3000 || float64(shared) > limit+5*math.Sqrt(limit)*8 {
+		t.Errorf("%d of %d networks share the victim's class, want %.0f at most", shared, tries, limit)
+	}
+}
+
 func TestClassesAreChecked(t *testing.T) {
-	good := Layout{Mode: Approximate, Secret: secretOf(1), Lines: 1, First: 4, Classes: make(Classes, NumClasses+1)}
+	good := Layout{Mode: Approximate, Secret: secretOf(1), Lines: 1, First: 4, ClassFactor: 1, Classes: make(Classes, NumClasses+1)}
 	if _, err := NewSet(good, good.Alloc()); err != nil {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(*Layout){
+		"no factor":                 func(l *Layout) { l.ClassFactor = 2 },
 		"too few":                   func(l *Layout) { l.Classes = l.Classes[1:] },
 		"too many bits":             func(l *Layout) { l.Classes = slices.Repeat(Classes{MaxExtra + 1}, NumClasses+1) },
 		"five bits in a first line": func(l *Layout) { l.First = 5 },

@@ -132,6 +132,7 @@ type Layout struct {
 	Mark6Lines             uint32
 	HotBuckets             uint32 // of the hot table, 64 bytes each; a power of two, or 0: no weights
 	Classes                Classes
+	ClassFactor            uint32       // places networks in classes: odd, secret
 	ClassShares            []ClassShare // for predictions
 	Sightings              *Sightings   // that the plan of the classes had
 }
@@ -147,6 +148,9 @@ func withRoom(n int) int { return n + max(roomKeys, min(int(roomShare*float64(n)
 // MaxShapes of one kind are in use.
 func PlanLayout(c Census, mode Mode, bitsPerKey float64, secret *hash.Secret) (Layout, error) {
 	l := Layout{Mode: mode, Secret: secret}
+	if mode == Approximate && secret != nil {
+		l.ClassFactor = classFactor(secret)
+	}
 	l.planPrefixes(c)
 	if err := l.planHashed(c, bitsPerKey); err != nil {
 		return l, err

@@ -203,7 +203,7 @@ func (s *Set) Lookup(k key.Key) (list int, ok bool) {
 func (s *Set) Hash(k key.Key) uint64 { return s.hash(k.Append(make([]byte, 0, key.MaxLen))) }
 
 func (s *Set) hash(serialised []byte) uint64 {
-	return s.Classes.in(s.Secret.Sum(serialised), serialised)
+	return s.withClass(s.Secret.Sum(serialised), serialised)
 }
 
 // Passes reports whether the cascade passes a key, whatever its weight.

@@ -55,13 +55,13 @@ func TestWeights(t *testing.T) {
 	}
 }
 
-// halfOfClasses says that all unlisted elements are in half of the classes.
-func halfOfClasses() *membership.Sightings {
-	var s membership.Sightings
-	for i := range s.Found {
-		s.Found[i], s.Exposed[i] = float64(i%2)*1000, 1
+// halfOfNetworks says that all unlisted elements are in half of the networks.
+func halfOfNetworks() *membership.Sightings {
+	p := membership.Period{Networks: make(map[uint32]membership.Sighting)}
+	for i := range uint32(1 << 15) {
+		p.Networks[i<<17] = membership.Sighting{Found: 1, Exposed: 1}
 	}
-	return &s
+	return &membership.Sightings{Periods: []membership.Period{p}}
 }
 
 func testWeights(t *testing.T, mode membership.Mode, bitsPerKey float64, classed bool, of []int) {
@@ -111,7 +111,7 @@ func testWeights(t *testing.T, mode membership.Mode, bitsPerKey float64, classed
 	}
 	config := engine.Config{Mode: mode, BitsPerKey: bitsPerKey, Hot: packets}
 	if classed {
-		config.Demand.Sightings = halfOfClasses()
+		config.Demand.Sightings = halfOfNetworks()
 	}
 	g, k := engines(t, []engine.List{{Name: "block", Contents: list.SetOf(entries.Flows...)}}, config)
 	if (g.Block.Classes != nil) != classed {

@@ -1,18 +1,19 @@
 package learn
 
 import (
-	"math"
+	"slices"
 	"time"
 
 	"weir/filter/key"
 	"weir/filter/membership"
 )
 
-// classes counts the unlisted elements of each class of networks that were found: each once for a set. If
+// classes counts the unlisted elements of networks that were found: each once for a set. If
 // one that is forgotten and found again counted again, networks would get bits for the sake of elements
 // that the next set does not pass.
 type classes struct {
 	membership.Sightings
+	began time.Duration // of the present period
 	since time.Duration // until when they were exposed
 
 	counted map[uint64]struct{} // elements of the present set, by their hashes
@@ -22,10 +23,12 @@ type classes struct {
 }
 
 const (
-	// Of less than leastFound elements, chance decides which classes have some.
+	// Of less than leastFound elements, chance decides which networks have some.
 	leastFound = 512
-	// sightingsHalfLife is long against the days of a host.
-	sightingsHalfLife = 3 * 24 * time.Hour
+	// periodTime is the least length of a period. Eight of them are long against the hours of a day.
+	periodTime = 6 * time.Hour
+	// leastInPeriod is how many elements a period has at least.
+	leastInPeriod = leastFound / membership.MaxPeriods
 	// mostRecent bounds how many elements count in a tidyPeriod: a flood of forged sources has any number.
 	mostRecent = 1000
 	// mostCounted bounds how many count for a set, and their memory.
@@ -34,13 +37,21 @@ const (
 
 // add counts an element that was found at a time, given its hash.
 func (c *classes) add(k key.Key, h uint64, at time.Duration) {
-	if _, again := c.counted[h]; again || c.full || !c.Found.Add(k) {
+	if _, again := c.counted[h]; again || c.full || !c.present().Add(k) {
 		return
 	}
 	c.counted[h] = struct{}{}
-	if c.recent++; c.recent == mostRecent || len(c.counted) == mostCounted {
+	if c.recent++; c.recent == mostRecent || len(c.counted) == mostCounted || c.present().IsFull() {
 		c.full, c.until = true, at
 	}
+}
+
+// present returns the present period.
+func (c *classes) present() *membership.Period {
+	if len(c.Periods) == 0 {
+		c.Periods = make([]membership.Period, 1)
+	}
+	return &c.Periods[len(c.Periods)-1]
 }
 
 // follow takes in that another set passes elements from now on than the last one, nil for none. What
@@ -49,7 +60,7 @@ func (c *classes) follow(last, next *membership.Set, now time.Duration) {
 	c.expose(last, now)
 	c.counted, c.full = make(map[uint64]struct{}), false
 	if next.Sightings != nil && c.found() == 0 {
-		c.Sightings = *next.Sightings
+		c.Sightings, c.began = next.Sightings.Copy(), now
 	}
 }
 
@@ -59,25 +70,23 @@ func (c *classes) expose(s *membership.Set, now time.Duration) {
 	if c.full {
 		seconds = (c.until - c.since).Seconds()
 	}
-	c.since, c.recent, c.full = now, 0, len(c.counted) >= mostCounted
-	if s == nil || s.Mode != membership.Approximate || passed <= 0 {
-		return
-	}
-	rates := s.ClassRates(s.Len())
-	fade := math.Exp2(-float64(passed) / float64(sightingsHalfLife))
-	for i := range c.Exposed {
-		extra := 0
-		if s.Classes != nil {
-			extra = int(s.Classes[i])
+	c.since, c.recent = now, 0
+	if s != nil && s.Mode == membership.Approximate && passed > 0 {
+		p := c.present()
+		p.Expose(&s.Layout, s.Len(), max(seconds, 0))
+		if now-c.began >= periodTime && p.Found() >= leastInPeriod {
+			c.began = now
+			c.Periods = append(c.Periods, membership.Period{})
+			c.Periods = slices.Delete(c.Periods, 0, max(len(c.Periods)-membership.MaxPeriods, 0))
 		}
-		c.Found[i] *= fade
-		c.Exposed[i] = c.Exposed[i]*fade + max(seconds, 0)*rates[extra]
 	}
+	c.full = len(c.counted) >= mostCounted || c.present().IsFull()
+	c.until = now
 }
 
 func (c *classes) found() (n float64) {
-	for _, found := range c.Found {
-		n += found
+	for i := range c.Periods {
+		n += c.Periods[i].Found()
 	}
 	return n
 }
@@ -87,6 +96,6 @@ func (c *classes) known() *membership.Sightings {
 	if c.found() < leastFound {
 		return nil
 	}
-	s := c.Sightings
+	s := c.Sightings.Copy()
 	return &s
 }

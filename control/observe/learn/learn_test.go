@@ -517,11 +517,11 @@ func TestClassesOfElements(t *testing.T) {
 	if d.Sightings == nil {
 		t.Fatal("too few elements were found")
 	}
-	var listed membership.ClassCounts
-	for i := range 20_000 {
-		listed.Add(source(1<<31 + i*7919))
-	}
 	next := s.Layout
+	var listed membership.ClassCounts
+	for i := range listed {
+		listed[i] = 20_000. / membership.NumClasses
+	}
 	next.PlanClasses(&listed, d.Sightings, 20_000)
 	t.Logf("%d shares, rate %.3g, %.3g with classes", len(next.ClassShares), s.FalsePositiveRate(s.Len()), next.FalsePositiveRate(s.Len()))
 	if next.Classes != nil {
@@ -540,12 +540,12 @@ func TestFloodOfElements(t *testing.T) {
 	}
 	l.Tidy(tidyPeriod, func() {})
 	rate := s.FalsePositiveRate(s.Len())
-	got := l.classes.Sightings
+	got := l.classes.Periods[0]
 	if n := l.classes.found(); math.Abs(n-mostRecent) > 1 {
 		t.Errorf("%v elements count, want %d", n, mostRecent)
 	}
-	if want := rate * mostRecent / 1000; math.Abs(got.Exposed[0]/want-1) > 0.01 {
-		t.Errorf("they were exposed for %v, want %v", got.Exposed[0], want)
+	if want := rate * mostRecent / 1000; math.Abs(got.Exposed/want-1) > 0.01 {
+		t.Errorf("they were exposed for %v, want %v", got.Exposed, want)
 	}
 }
 

@@ -1,0 +1,137 @@
+package membership
+
+import (
+	"maps"
+
+	"weir/filter/key"
+)
+
+// Sightings are unlisted elements that were found because sets passed them, in periods of time. Each period
+// teaches as much as any other, so that what is sent in one of them has a bounded effect.
+type Sightings struct {
+	Periods []Period // the latest comes last
+}
+
+// Period has the elements that were found in a time, by network: the first four bytes of its address.
+type Period struct {
+	Networks map[uint32]Sighting
+	Exposed  float64 // that a network has in which nothing was found yet
+}
+
+// Sighting counts the elements of a network. Where sets pass few, as in classes with many bits, few are found.
+type Sighting struct {
+	Found   float64
+	Exposed float64 // time, in any unit, times the rate at which sets passed elements of the network
+}
+
+// MaxPeriods is the number of periods of which the program learns.
+const MaxPeriods = 8
+
+// Copy returns a copy, which does not change with s.
+func (s *Sightings) Copy() (c Sightings) {
+	for _, p := range s.Periods {
+		p.Networks = maps.Clone(p.Networks)
+		c.Periods = append(c.Periods, p)
+	}
+	return c
+}
+
+// maxNetworks bounds the memory of a period.
+const maxNetworks = 4096
+
+// IsFull reports whether no more elements count: otherwise those of networks that came first would.
+func (p *Period) IsFull() bool { return len(p.Networks) >= maxNetworks }
+
+// Add counts an element, and reports whether it has a network, and the period room.
+func (p *Period) Add(k key.Key) bool {
+	network, ok := networkOf(k.Append(make([]byte, 0, key.MaxLen)))
+	if !ok || p.IsFull() {
+		return false
+	}
+	n := numberOf(network)
+	s, known := p.Networks[n]
+	if p.Networks == nil {
+		p.Networks = make(map[uint32]Sighting)
+	}
+	if !known {
+		s.Exposed = p.Exposed
+	}
+	s.Found++
+	p.Networks[n] = s
+	return true
+}
+
+// Expose says that a set with the layout and n keys has passed elements for some time.
+func (p *Period) Expose(l *Layout, n int, time float64) {
+	rates := l.ClassRates(n)
+	rate := func(class int) float64 {
+		if l.Classes == nil {
+			return rates[0]
+		}
+		return rates[l.Classes[class]]
+	}
+	for network, s := range p.Networks {
+		s.Exposed += time * rate(l.classOf(networkAt(network)))
+		p.Networks[network] = s
+	}
+	p.Exposed += time * rate(NumClasses)
+}
+
+// Found returns the number of elements.
+func (p *Period) Found() (n float64) {
+	for _, s := range p.Networks {
+		n += s.Found
+	}
+	return n
+}
+
+func numberOf(n [4]byte) uint32 {
+	return uint32(n[0])<<24 | uint32(n[1])<<16 | uint32(n[2])<<8 | uint32(n[3])
+}
+
+func networkAt(n uint32) [4]byte {
+	return [4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}
+}
+
+// classShares says how elements are spread over the classes of a layout.
+type classShares struct {
+	of     ClassCounts // the classes' shares, whose sum is 1
+	number ClassCounts // of elements that were found
+}
+
+// shares returns how the elements are spread, the mean of those periods in which some were found; nil: of none.
+func (l *Layout) shares(periods []Period) *classShares {
+	var s classShares
+	n := 0.
+	for _, p := range periods {
+		var of ClassCounts
+		for network, seen := range p.Networks {
+			if seen.Exposed > 0 {
+				class := l.classOf(networkAt(network))
+				of[class] += seen.Found / seen.Exposed
+				s.number[class] += seen.Found
+			}
+		}
+		if sum := of.sum(); sum > 0 {
+			n++
+			for i := range of {
+				s.of[i] += of[i] / sum
+			}
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	for i := range s.of {
+		s.of[i] /= n
+	}
+	return &s
+}
+
+// rate returns the share of the elements that a set passes, given the rates of each number of extra bits.
+func (s *classShares) rate(c Classes, passed []float64) (rate float64) {
+	for i, share := range s.of {
+		rate += withUnknown(share) * passed[c[i]]
+	}
+	return rate
+}
