@@ -51,6 +51,8 @@ func (h *hubOf) EndConsole(context.Context) (api.ConsoleEnded, error) {
 
 func (h *hubOf) Audit(limit int) []api.AuditRecord { return h.audit[:min(len(h.audit), limit)] }
 
+func (h *hubOf) Lost(context.Context) (api.FleetLost, error) { return api.FleetLost{}, nil }
+
 func (h *hubOf) TakeOver(context.Context) (api.FleetTakenOver, error) {
 	return api.FleetTakenOver{From: "at 192.0.2.7:4222", Published: true}, h.failure
 }

@@ -42,6 +42,7 @@ const (
 	FleetTracePath   = "/v1/fleet/trace"
 	RolloutsPath     = "/v1/fleet/rollouts"
 	TakeOverPath     = "/v1/fleet/take-over"
+	LostPath         = "/v1/fleet/lost"
 )
 
 // The parameters of GET /v1/drops.

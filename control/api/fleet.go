@@ -43,6 +43,23 @@ type FleetTakenOver struct {
 	Published bool   `json:"published"` // false: it will be, when the broker can be reached
 }
 
+// FleetLost has what is known to be lost of a hub's history: GET /v1/fleet/lost.
+type FleetLost struct {
+	Lost []LostChanges `json:"lost"` // the latest last
+}
+
+// LostChanges are changes by commands that a hub's state had lost, and could not take back from a node.
+type LostChanges struct {
+	Time    time.Time `json:"time"` // when the hub noticed
+	List    string    `json:"list"`
+	Node    string    `json:"node"`              // from which they are known
+	Version Place     `json:"version"`           // which that node has
+	Added   []string  `json:"added,omitempty"`   // entries that the list has not now
+	Removed []string  `json:"removed,omitempty"` // entries that it has
+	More    int       `json:"more,omitempty"`    // entries that are not written out
+	Why     string    `json:"why"`               // they were not taken back
+}
+
 // HubStatus is the state of a fleet: GET /v1/fleet.
 type HubStatus struct {
 	Time      time.Time   `json:"time"`

@@ -17,6 +17,11 @@ func (c *Client) ReloadFleet(ctx context.Context) (*api.FleetReloaded, error) {
 	return Ask[api.FleetReloaded](ctx, c, http.MethodPost, api.ReloadPath, nil)
 }
 
+// FleetLost asks a hub for what is known to be lost of its history.
+func (c *Client) FleetLost(ctx context.Context) (*api.FleetLost, error) {
+	return Get[api.FleetLost](ctx, c, api.LostPath)
+}
+
 // TakeOver makes a hub rule the nodes, and not another one with the same keys.
 func (c *Client) TakeOver(ctx context.Context) (*api.FleetTakenOver, error) {
 	return Ask[api.FleetTakenOver](ctx, c, http.MethodPost, api.TakeOverPath, nil)

@@ -25,6 +25,8 @@ type Hub interface {
 	Enforce(ctx context.Context, list string, c api.EnforceChange) (api.FleetEnforced, error)
 	// TakeOver has the hub rule the nodes, and not another one with the same keys.
 	TakeOver(context.Context) (api.FleetTakenOver, error)
+	// Lost returns what is known to be lost of the hub's history.
+	Lost(context.Context) (api.FleetLost, error)
 	// Reload reads hub.yaml again. With an error, nothing has changed.
 	Reload(context.Context) (api.FleetReloaded, error)
 }
@@ -47,5 +49,10 @@ func hubRoutes(h Hub) []route {
 		return r, err
 	}}
 	takeOver := route{http.MethodPost, api.TakeOverPath, func(_ http.ResponseWriter, q *http.Request) (any, error) { return h.TakeOver(q.Context()) }}
-	return slices.Concat(changeRoutes(h.Change), refreshRoutes(h.Refresh), versionRoutes(h), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), enforceRoute(h.Enforce), auditRoute(h), reload, takeOver, status})
+	lost := route{http.MethodGet, api.LostPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+		l, err := h.Lost(q.Context())
+		l.Lost = list(l.Lost)
+		return l, err
+	}}
+	return slices.Concat(changeRoutes(h.Change), refreshRoutes(h.Refresh), versionRoutes(h), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), enforceRoute(h.Enforce), auditRoute(h), reload, takeOver, lost, status})
 }

@@ -67,6 +67,8 @@ func (h hubStub) Audit(int) []api.AuditRecord {
 	return []api.AuditRecord{{Error: "x"}}
 }
 
+func (hubStub) Lost(context.Context) (api.FleetLost, error) { return api.FleetLost{}, nil }
+
 func (hubStub) TakeOver(context.Context) (api.FleetTakenOver, error) {
 	return api.FleetTakenOver{}, nil
 }

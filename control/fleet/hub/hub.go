@@ -82,6 +82,7 @@ type Hub struct {
 	noted     atomic.Pointer[noted] // each second
 	console   *console.Console      // nil: none is served
 	audit     *audit.Log
+	lost      *lostChanges
 
 	reloading sync.Mutex
 	reloaded  atomic.Pointer[api.FleetReload] // the last one; nil: none
@@ -175,7 +176,8 @@ func (h *Hub) open() (err error) {
 	}
 	h.nodes.await(all)
 	h.asker = newAsker(h.broker, h.origins)
-	h.publisher.asker = h.asker
+	h.lost = openLost(h.dir.path(lostFile), h.o.Log)
+	h.publisher.asker, h.publisher.listed = h.asker, h.lost
 	h.note()
 	return nil
 }

@@ -142,17 +142,9 @@ func (p *publisher) newEpoch(ctx context.Context, after uint64, why string) erro
 	}); err != nil {
 		return err
 	}
-	if back.changes > 0 {
-		if err := p.commitAll(ctx); err != nil {
-			return err
-		}
-	}
-	cause, lost := "the hub goes on from an older copy of its state", "Changes by commands since that copy was made are lost: make them again"
+	cause, lost := "the hub goes on from an older copy of its state", back.String()
 	if r := p.contest.other(); r != nil {
 		cause, lost = "nodes have obeyed another hub with the same keys"+r.where, "Changes by commands at the other hub are lost: weir fleet audit there has them"
-	}
-	if back.changes > 0 {
-		lost = back.String()
 	}
 	p.sayLost(fmt.Sprintf("%s: %s. Epoch %d has begun, and all nodes get what this hub has. %s", cause, why, epoch, lost), why)
 	return nil
@@ -165,8 +157,12 @@ func (p *publisher) beganEmpty(ctx context.Context, l *lost) error {
 		return nil // said, while another report came
 	}
 	if !p.saidEmpty {
+		back, err := p.recoverLists(ctx)
+		if err != nil {
+			return err
+		}
 		p.saidEmpty = true
-		p.sayLost("the hub began with an empty state: "+l.what+". All nodes get what the hub has. Changes by commands are lost: make them again, or restore a backup", l.what)
+		p.sayLost("the hub began with an empty state: "+l.what+". All nodes get what the hub has. "+back.String()+", or restore a backup", l.what)
 	}
 	err := p.loop.Do(ctx, p.store.Said)
 	if err != nil {

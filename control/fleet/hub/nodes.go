@@ -309,20 +309,26 @@ func (n *nodes) mostHeard() bool {
 	return n.most()
 }
 
-// ahead returns the nodes that report a later version of a list, the ones with the latest first, and few of them.
-func (n *nodes) ahead(list string, at wire.Place) (names []string) {
+// having returns the nodes that report a version of a list which is wanted, the ones with the latest first, and few of
+// them.
+func (n *nodes) having(list string, wanted func(wire.ListStatus) bool) (names []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	versions := make(map[string]uint64)
+	versions := make(map[string]wire.Place)
 	for name, one := range n.all {
 		for _, l := range one.status.Lists {
-			if l.Name == list && l.Active.Epoch == at.Epoch && l.Active.Version > at.Version && !one.revoked {
-				versions[name] = l.Active.Version
+			if l.Name == list && !one.revoked && wanted(l) {
+				versions[name] = l.Active
 				names = append(names, name)
 			}
 		}
 	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(versions[b], versions[a]), cmp.Compare(a, b)) })
+	slices.SortFunc(names, func(a, b string) int {
+		if a, b := versions[a], versions[b]; a != b {
+			return cmp.Or(cmp.Compare(b.Epoch, a.Epoch), cmp.Compare(b.Version, a.Version))
+		}
+		return cmp.Compare(a, b)
+	})
 	return names[:min(len(names), 3)]
 }
 

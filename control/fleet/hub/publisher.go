@@ -36,6 +36,7 @@ type publisher struct {
 	audit     *audit.Log
 	nodes     *nodes
 	asker     *asker
+	listed    *lostChanges
 
 	loop     *loop
 	store    *store.Store // for loop, as lists and releases

@@ -1,13 +1,23 @@
 package hub
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
 	"slices"
+	"sync"
 	"time"
 
+	"weir/control/api"
 	"weir/control/audit"
 	"weir/control/config"
+	"weir/control/durable"
+	"weir/control/fleet/store"
 	"weir/control/fleet/wire"
 	"weir/control/journal"
 	"weir/control/list/listfile"
@@ -19,22 +29,30 @@ const (
 	// first one.
 	recoverTime = 3 * time.Second
 
-	// maxRecovered bounds the changes of a list that are.
-	maxRecovered = 100_000
+	// maxSaved bounds the file of a list that is fetched from a node.
+	maxSaved = 32 << 20
 )
 
 // recovered are changes of lists that the hub's state had lost, and from which nodes they came.
 type recovered struct {
 	changes int
 	nodes   []string
+	lost    bool // others were listed
 }
 
 func (r recovered) String() string {
-	return fmt.Sprintf("%d changes by commands were taken back from what the keys had signed for %q, and the audit has them; those that no node has are lost", r.changes, r.nodes)
+	text := "What commands have changed since that copy was made, and no node has, is lost: make it again"
+	if r.changes > 0 {
+		text = fmt.Sprintf("%d changes by commands were taken back from what the keys had signed for %q, and the audit has them; those that no node has are lost", r.changes, r.nodes)
+	}
+	if r.lost {
+		text += ". weir fleet lost lists what nodes have had, and could not be taken back"
+	}
+	return text
 }
 
 // recoverLists takes in the changes of lists without feeds that nodes have, as the hub has signed them, and its
-// state has not. Each begins at the version before, so that none is missing in between.
+// state has not, and lists those that cannot be taken in.
 func (p *publisher) recoverLists(ctx context.Context) (r recovered, err error) {
 	within, cancel := context.WithTimeout(ctx, recoverTime)
 	defer cancel()
@@ -49,112 +67,164 @@ func (p *publisher) recoverLists(ctx context.Context) (r recovered, err error) {
 	var names []string
 	if err := p.loop.Do(ctx, func() error {
 		for _, l := range p.lists.all {
-			if l.feed == nil && l.released == nil {
-				names = append(names, l.Name)
-			}
+			names = append(names, l.Name)
 		}
 		return nil
 	}); err != nil {
 		return r, err
 	}
 	for _, name := range names {
-		at := p.lists.history(name)
-		if at == nil {
-			continue
-		}
-		k, err := p.kept(ctx, name, wire.Place{})
-		if err != nil {
-			continue // a reload has removed it
-		}
-		for _, node := range p.nodes.ahead(name, k.place) {
-			changes, err := p.laterOf(ctx, node, name, k.place, at.ID(k.place))
-			if err != nil {
-				p.log.Warn("what a node has of a list and the hub has not cannot be read: "+err.Error(), "node", node, "list", name)
-			}
-			if len(changes) == 0 {
-				continue
-			}
-			if err := p.takeBack(ctx, node, name, changes); err != nil {
-				return r, err
-			}
-			r.changes += len(changes)
-			if !slices.Contains(r.nodes, node) {
-				r.nodes = append(r.nodes, node)
-			}
-			break
+		if err := p.recoverList(ctx, name, &r); err != nil {
+			return r, err
 		}
 	}
 	return r, nil
 }
 
-// laterOf returns the changes that a node has after a version of a list.
-func (p *publisher) laterOf(ctx context.Context, node, name string, at wire.Place, id string) (changes []journal.Change, err error) {
-	for len(changes) < maxRecovered {
-		answers, err := ask[wire.Later](ctx, p.asker, []string{node}, wire.AskLater, wire.LaterQuestion{List: name, After: at}, patience, nil)
+// recoverList takes in the changes of a list.
+func (p *publisher) recoverList(ctx context.Context, name string, r *recovered) error {
+	history := p.lists.history(name)
+	if history == nil {
+		return nil // a reload has removed it
+	}
+	key, new := p.authority.PublicKey(), p.store.IsNew() && p.store.First() > 0
+	nodes := p.nodes.having(name, func(s wire.ListStatus) bool {
+		v := wire.Version{Place: s.Active, ID: s.ID, Sum: s.Sum}
+		verdict := history.Compare(v)
+		return (verdict == store.Later || verdict == store.Another || new && verdict == store.Earlier && v.Version > 0) && v.Proved(key, name, s.Seal)
+	})
+	if len(nodes) == 0 {
+		return nil
+	}
+	lost := api.LostChanges{Time: time.Now(), List: name, Node: nodes[0]}
+	var theirs *store.List
+	signed := false
+	for _, node := range nodes {
+		l, ok, err := p.savedBy(ctx, node, name)
+		switch {
+		case err != nil && theirs == nil:
+			lost.Why = "what the node has saved cannot be read: " + err.Error()
+		case err == nil && (theirs == nil || theirs.Place().Before(l.Place()) || ok && !signed && theirs.Place() == l.Place()):
+			theirs, signed, lost.Node, lost.Why = l, ok, node, ""
+		}
+	}
+	var changes []journal.Change
+	if err := p.loop.Do(ctx, func() (err error) {
+		l, err := p.lists.byName.Find(name)
+		switch {
+		case err != nil:
+			return nil // a reload has removed it
+		case theirs == nil:
+			return nil
+		}
+		feeds := l.feed != nil || l.released != nil
+		lost.Version = theirs.Place()
+		since, ok := l.history.Since(theirs)
+		switch {
+		case feeds:
+			lost.Why = "a feed changes the list, too: what it does not have, commands may have added"
+		case !signed:
+			lost.Why = "the node has a snapshot of its own, which this hub has not signed"
+		case !ok:
+			lost.Why = "it is not known what this hub's state and the node's version had in common"
+		}
+		if !ok { // all that is different
+			since = l.history.Place()
+		}
+		add, remove, err := l.history.Missing(since, theirs)
+		if err != nil {
+			lost.Why = err.Error()
+			return nil
+		}
+		if feeds {
+			remove = nil
+		}
+		changes = changesOf(l, lost.Node, add, remove)
+		if feeds && len(changes) == 0 {
+			lost.Why = ""
+		}
+		if lost.Why != "" {
+			return nil
+		}
+		if len(changes) == 0 {
+			l.history.Took(theirs)
+			return nil
+		}
+		if err := l.journal.Apply(changes); err != nil {
+			return err
+		}
+		l.history.Took(theirs)
+		return p.releases.commit(l)
+	}); err != nil {
+		return err
+	}
+	switch {
+	case lost.Why != "":
+		r.lost = true
+		lost.Added, lost.Removed = texts(changes, false), texts(changes, true)
+		p.listed.add(lost)
+	case len(changes) > 0:
+		p.recordBack(lost.Node, name, changes)
+		if r.changes += len(changes); !slices.Contains(r.nodes, lost.Node) {
+			r.nodes = append(r.nodes, lost.Node)
+		}
+	}
+	return nil
+}
+
+// savedBy returns a list as a node has saved it, and whether the hub has signed all of that.
+func (p *publisher) savedBy(ctx context.Context, node, name string) (*store.List, bool, error) {
+	var file []byte
+	for {
+		q := wire.SavedQuestion{List: name, Offset: int64(len(file))}
+		answers, err := ask[wire.SavedPart](ctx, p.asker, []string{node}, wire.AskSaved, q, patience, nil)
 		if err == nil {
 			err = answers[0].err
 		}
 		if err != nil {
-			return changes, err
+			return nil, false, err
 		}
-		if len(answers[0].value.Deltas) == 0 {
-			return changes, nil
+		part := answers[0].value
+		file = append(file, part.Part...)
+		if len(part.Part) == 0 || int64(len(file)) >= part.Size {
+			break
 		}
-		for _, message := range answers[0].value.Deltas {
-			d, err := wire.OpenDelta(p.authority.PublicKey(), message)
-			if err != nil {
-				return changes, err
-			}
-			if d.List != name || d.Epoch != at.Epoch || d.From != at.Version || d.To <= d.From || id != "" && d.FromID != id {
-				return changes, fmt.Errorf("version %d of list %s does not come after %v of the hub", d.To, d.List, at)
-			}
-			some, err := changesOf(d, node)
-			if err != nil {
-				return changes, err
-			}
-			changes, at, id = append(changes, some...), wire.Place{Epoch: d.Epoch, Version: d.To}, d.ID
+		if part.Size > maxSaved {
+			return nil, false, fmt.Errorf("it has %d MiB, want at most %d", part.Size>>20, maxSaved>>20)
 		}
 	}
-	return changes, nil
+	return store.Saved(p.authority.Key(), name, bytes.NewReader(file))
 }
 
-// changesOf returns the changes of a delta.
-func changesOf(d wire.Delta, node string) (all []journal.Change, err error) {
-	set, err := d.Set()
-	if err != nil {
-		return nil, err
+// changesOf returns the changes that add and remove entries of a list, in the order of their texts.
+func changesOf(l *managed, node string, add map[key.Key]time.Time, remove []key.Key) (all []journal.Change) {
+	now, allow := time.Now(), l.Action == config.Allow
+	for _, k := range remove {
+		all = append(all, journal.Change{Remove: true, Entry: journal.Entry{List: l.Name, Key: k, Allow: allow}})
 	}
-	expires := make(map[key.Key]time.Time)
-	for _, e := range d.Expires {
-		entry, err := listfile.ParseEntry(e.Entry)
-		if err != nil {
-			return nil, err
-		}
-		for k := range entry.Set().All() {
-			expires[k] = e.At
+	for k, expires := range add {
+		if expires.IsZero() || expires.After(now) {
+			all = append(all, journal.Change{Entry: journal.Entry{
+				List: l.Name, Key: k, Allow: allow, Added: now, Expires: expires, Reason: "taken back from node " + node,
+			}})
 		}
 	}
-	for k := range set.Remove.All() {
-		all = append(all, journal.Change{Remove: true, Entry: journal.Entry{List: d.List, Key: k}})
-	}
-	add := func(k key.Key) {
-		all = append(all, journal.Change{Entry: journal.Entry{
-			List: d.List, Key: k, Added: d.Issued, Expires: expires[k], Reason: "taken back from node " + node,
-		}})
-	}
-	for k := range set.Add.All() {
-		add(k)
-	}
-	for k := range expires {
-		if !set.Add.Has(k) && !set.Remove.Has(k) {
-			add(k)
-		}
-	}
-	return all, nil
+	return all
 }
 
-// takeBack makes changes of a list once more. They become a version with the new epoch.
-func (p *publisher) takeBack(ctx context.Context, node, name string, changes []journal.Change) error {
+// texts returns the entries that changes remove, or add.
+func texts(changes []journal.Change, remove bool) (all []string) {
+	for _, c := range changes {
+		if c.Remove == remove {
+			all = append(all, c.Key.String())
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// recordBack records changes that were taken back.
+func (p *publisher) recordBack(node, name string, changes []journal.Change) {
 	r := audit.Record{Change: audit.TakeBack, List: name, Entries: len(changes), Changed: len(changes), Reason: "from node " + node, Source: "weir-hub"}
 	for _, c := range changes[:min(len(changes), audit.MaxFirst)] {
 		text := c.Key.String()
@@ -163,30 +233,89 @@ func (p *publisher) takeBack(ctx context.Context, node, name string, changes []j
 		}
 		r.First = append(r.First, text)
 	}
-	err := p.loop.Do(ctx, func() error {
-		l, err := p.lists.byName.Find(name)
-		if err != nil {
-			return err
-		}
-		for i := range changes {
-			changes[i].Allow = l.Action == config.Allow
-		}
-		return l.journal.Apply(changes)
-	})
-	if err == nil {
-		p.audit.Record(r)
-	}
-	return err
+	p.audit.Record(r)
 }
 
-// commitAll makes versions of the changes that were taken back.
-func (p *publisher) commitAll(ctx context.Context) error {
-	return p.loop.Do(ctx, func() error {
-		for _, l := range p.lists.all {
-			if err := p.releases.commit(l); err != nil {
-				return err
+const (
+	lostFile = "lost.json"
+
+	// maxLost bounds the losses that are kept, and maxLostEntries the entries of one.
+	maxLost, maxLostEntries = 100, 10_000
+
+	keepLost = 30 * 24 * time.Hour
+)
+
+// lostChanges keeps changes by commands that are lost, in a file. It is safe for concurrent use.
+type lostChanges struct {
+	path string
+	log  *slog.Logger
+
+	mu  sync.Mutex
+	all []api.LostChanges
+}
+
+func openLost(path string, log *slog.Logger) *lostChanges {
+	l := &lostChanges{path: path, log: log}
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, &l.all)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		log.Error("what was listed as lost cannot be read: " + err.Error())
+	}
+	l.all = slices.DeleteFunc(l.all, func(c api.LostChanges) bool { return time.Since(c.Time) > keepLost })
+	return l
+}
+
+func (l *lostChanges) add(c api.LostChanges) {
+	for _, entries := range []*[]string{&c.Added, &c.Removed} {
+		if over := len(*entries) - maxLostEntries; over > 0 {
+			*entries, c.More = (*entries)[:maxLostEntries], c.More+over
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, c)
+	l.all = l.all[max(0, len(l.all)-maxLost):]
+	text, err := json.Marshal(l.all)
+	if err == nil {
+		err = durable.WriteFile(l.path, text)
+	}
+	if err != nil {
+		l.log.Error("what is lost is listed until the hub ends: " + err.Error())
+	}
+}
+
+// Lost implements [server.Hub]: changes that were made again since are not lost.
+func (h *Hub) Lost(ctx context.Context) (all api.FleetLost, err error) {
+	h.lost.mu.Lock()
+	all.Lost = slices.Clone(h.lost.all)
+	h.lost.mu.Unlock()
+	err = h.Do(ctx, func() error {
+		for i := range all.Lost {
+			c := &all.Lost[i]
+			l := h.lists.get(c.List)
+			if l == nil {
+				continue
+			}
+			has := func(text string) bool {
+				e, err := listfile.ParseEntry(text)
+				if err == nil {
+					for k := range e.Set().All() {
+						return l.history.Contents().Has(k)
+					}
+				}
+				return false
+			}
+			listed := len(c.Added) + len(c.Removed)
+			c.Added = slices.DeleteFunc(slices.Clone(c.Added), has)
+			c.Removed = slices.DeleteFunc(slices.Clone(c.Removed), func(e string) bool { return !has(e) })
+			if listed > 0 && len(c.Added)+len(c.Removed)+c.More == 0 {
+				c.List = "" // all of it was made again
 			}
 		}
 		return nil
 	})
+	all.Lost = slices.DeleteFunc(all.Lost, func(c api.LostChanges) bool { return c.List == "" })
+	return all, err
 }

@@ -103,8 +103,8 @@ func TestTakeBack(t *testing.T) {
 	}
 }
 
-// Whenever a hub goes on from an older copy, with the broker's stream of then, of now or without one, all changes by
-// commands since the copy come back from its nodes.
+// Whenever a hub goes on from an older copy, any one of several, again and again, with the broker's stream of then, of now
+// or without one, all changes by commands since the copy come back from its nodes, also where others are made at once.
 func TestTakeBackAtRandom(t *testing.T) {
 	long.Seconds(t)
 	t.Parallel() // it waits a lot
@@ -113,60 +113,78 @@ func TestTakeBackAtRandom(t *testing.T) {
 	f.reserve()
 	f.start("")
 	all := f.savingNodes(3)
+	want := make(map[string]bool)
 	change := func() {
 		t.Helper()
-		c := block(fmt.Sprintf("10.%d.%d.0/24", r.IntN(4), r.IntN(50)))
+		entry := fmt.Sprintf("10.%d.%d.0/24", r.IntN(4), r.IntN(50))
+		c := block(entry)
 		if c.Remove = r.IntN(3) == 0; !c.Remove && r.IntN(4) == 0 {
 			c.TTL = 86400
 		}
 		if got, err := f.hub.Change(t.Context(), c); err != nil || !got.Published {
 			t.Fatalf("%+v, %v", got, err)
 		}
+		if delete(want, entry); !c.Remove {
+			want[entry] = true
+		}
 	}
-	has := func(n *fleetnode.Node, want *list.Set) error {
-		if d := want.Diff(listOf(n, config.FleetBlock)); d.Len() > 0 {
-			return fmt.Errorf("%s lacks %d entries, and has %d too many", n.Name(), d.Add.Len(), d.Remove.Len())
+	has := func(who string, set *list.Set) error {
+		var lacks []string
+		for entry := range want {
+			if hasAll(set, []string{entry}) != nil {
+				lacks = append(lacks, entry)
+			}
+		}
+		if len(lacks) > 0 || set.Len() != len(want) {
+			return fmt.Errorf("%s has %d entries, want %d, and lacks %v", who, set.Len(), len(want), lacks)
 		}
 		return nil
 	}
-	for round := range long.Rounds(1, 5, 50) {
+	var copies []int // their number of rounds
+	for round := range long.Rounds(1, 12, 60) {
 		for range r.IntN(10) {
 			change()
 		}
 		f.stop()
-		for _, dir := range []string{"hub", "broker"} {
-			f.copyOf(dir, "copy-of-"+dir)
+		if len(copies) == 0 || r.IntN(3) == 0 { // else an old one is restored once more
+			for _, dir := range []string{"hub", "broker"} {
+				f.copyOf(dir, fmt.Sprintf("copy-%d/%s", round, dir))
+			}
+			copies = append(copies, round)
 		}
 		f.start("")
 		since := r.IntN(41)
 		for range since {
 			change()
 		}
-		want := f.truth()[config.FleetBlock]
 		first := all[r.IntN(len(all))] // the others may be behind
-		eventually(t, func() error { return has(first, want) })
+		eventually(t, func() error { return has(first.Name(), listOf(first, config.FleetBlock)) })
 		f.stop()
-		f.copyOf("copy-of-hub", "hub")
+		of := copies[r.IntN(len(copies))]
+		from := fmt.Sprintf("copy-%d/", of)
+		f.copyOf(from+"hub", "hub")
 		stream := []string{"of now", "of then", "none"}[r.IntN(3)]
 		switch stream {
 		case "of then":
-			f.copyOf("copy-of-broker", "broker")
+			f.copyOf(from+"broker", "broker")
 		case "none":
 			if err := os.RemoveAll(filepath.Join(f.dir, "broker")); err != nil {
 				t.Fatal(err)
 			}
 		}
 		f.start("")
-		eventually(t, func() error {
-			if d := want.Diff(f.truth()[config.FleetBlock]); d.Len() > 0 {
-				return fmt.Errorf("round %d, %d changes, stream %s: the hub lacks %d entries, and has %d too many", round, since, stream, d.Add.Len(), d.Remove.Len())
-			}
-			return nil
-		})
+		atOnce := r.IntN(3)
+		for range atOnce {
+			change()
+		}
+		what := fmt.Sprintf("round %d, %d changes, copy %d, stream %s, %d at once: the hub", round, since, of, stream, atOnce)
+		eventually(t, func() error { return has(what, f.truth()[config.FleetBlock]) })
 		change()
-		want = f.truth()[config.FleetBlock]
 		for _, n := range all {
-			eventually(t, func() error { return has(n, want) })
+			eventually(t, func() error { return has(n.Name(), listOf(n, config.FleetBlock)) })
+		}
+		if lost, err := f.hub.Lost(t.Context()); err != nil || len(lost.Lost) > 0 {
+			t.Fatalf("%s: listed as lost: %+v, %v", what, lost, err)
 		}
 	}
 }

@@ -73,26 +73,25 @@ func (n *Node) answerTo(ctx context.Context, m *nats.Msg) []byte {
 	ctx, cancel := context.WithTimeoutCause(ctx, wire.AnswerTimeout, fmt.Errorf("no answer was found within %v: ask for less", wire.AnswerTimeout))
 	defer cancel()
 	what := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
-	if what == wire.AskLater {
-		return wire.MarshalAnswer(n.later(m.Data))
+	if what == wire.AskSaved {
+		return wire.MarshalAnswer(n.savedPart(m.Data))
 	}
 	return wire.MarshalAnswer(n.daemon.Answer(ctx, what, m.Data))
 }
 
-// later returns the deltas that are saved after a version of a list.
-func (n *Node) later(question []byte) (wire.Later, error) {
-	var q wire.LaterQuestion
+// savedPart returns a part of the file of a list.
+func (n *Node) savedPart(question []byte) (wire.SavedPart, error) {
+	var q wire.SavedQuestion
 	if err := json.Unmarshal(question, &q); err != nil {
-		return wire.Later{}, err
+		return wire.SavedPart{}, err
 	}
 	n.mu.Lock()
 	f := n.followers[q.List]
 	n.mu.Unlock()
-	if f == nil || f.disk.path == "" {
-		return wire.Later{}, fmt.Errorf("nothing of list %q is saved", q.List)
+	if f == nil || f.disk.path == "" || q.Offset < 0 {
+		return wire.SavedPart{}, fmt.Errorf("nothing of list %q is saved", q.List)
 	}
-	all, err := later(f.disk.path, n.key, q.After)
-	return wire.Later{Deltas: all}, err
+	return part(f.disk.path, q.Offset)
 }
 
 // origins asks the hub where entries of a list come from. Those that it does not know,

@@ -4,9 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/ed25519"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,20 +16,8 @@ import (
 	"weir/control/fleet/wire"
 )
 
-// A list is saved in a file: a line that names the format; the head of a snapshot in
-// JSON, with its length before and its SHA-256 behind it; the snapshot; then deltas as
-// the hub has signed them, each with its length before it. Deltas are appended as they
-// become active, so a crash cuts off the last one at most, which was not confirmed.
-
-const (
-	format = "weir fleet list 1\n"
-
-	maxHead  = 4 << 10
-	maxDelta = 8 << 20
-
-	// leastLog is the size of the deltas below which a file is not written anew.
-	leastLog = 1 << 20
-)
+// leastLog is the size of the deltas below which a file is not written anew.
+const leastLog = 1 << 20
 
 // disk is the file of a list.
 type disk struct {
@@ -54,7 +39,7 @@ func (d *disk) append(deltas [][]byte) (err error) {
 	}
 	var text []byte
 	for _, m := range deltas {
-		text = append(binary.BigEndian.AppendUint32(text, uint32(len(m))), m...)
+		text = wire.AppendSavedDelta(text, m)
 	}
 	if d.loaded || f.Size() != d.length {
 		err = f.Cut(d.length)
@@ -74,13 +59,10 @@ func (d *disk) append(deltas [][]byte) (err error) {
 // replace writes the file anew.
 func (d *disk) replace(h wire.Head, whole []byte, deltas [][]byte) error {
 	d.base = 0
-	head, err := json.Marshal(h)
+	begin, err := wire.AppendSavedHead(nil, h)
 	if err != nil {
 		return err
 	}
-	sum := sha256.Sum256(head)
-	begin := append(binary.BigEndian.AppendUint32([]byte(format), uint32(len(head))), head...)
-	begin = append(begin, sum[:]...)
 	if err := writeFile(d.path, begin, whole); err != nil {
 		return err
 	}
@@ -135,7 +117,7 @@ func (c *counter) Read(b []byte) (int, error) {
 
 func (d *disk) read(r io.Reader, name string, key ed25519.PublicKey) (*state, error) {
 	counts := &counter{Reader: r}
-	h, err := readHead(counts)
+	h, err := wire.ReadSavedHead(counts)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +134,7 @@ func (d *disk) read(r io.Reader, name string, key ed25519.PublicKey) (*state, er
 	}
 	d.base, d.loaded = counts.n+int64(h.Size), true
 	for d.length = d.base; ; {
-		message, err := readDelta(r)
+		message, err := wire.ReadSavedDelta(r)
 		if err != nil {
 			return s, nil
 		}
@@ -168,74 +150,20 @@ func (d *disk) read(r io.Reader, name string, key ed25519.PublicKey) (*state, er
 	}
 }
 
-// later returns the deltas in a file that come after a version, as many as an answer takes. The file may grow
-// meanwhile, or be replaced.
-func later(path string, key ed25519.PublicKey, after wire.Place) (all [][]byte, err error) {
+// part returns a part of a file.
+func part(path string, offset int64) (p wire.SavedPart, err error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return p, err
 	}
 	defer f.Close()
-	r := bufio.NewReaderSize(f, 1<<20)
-	h, err := readHead(r)
+	info, err := f.Stat()
 	if err != nil {
-		return nil, err
+		return p, err
 	}
-	if _, err := io.CopyN(io.Discard, r, int64(h.Size)); err != nil {
-		return nil, err
-	}
-	for size := 0; ; {
-		message, err := readDelta(r)
-		if err != nil {
-			return all, nil // the end
-		}
-		d, err := wire.OpenDelta(key, message)
-		if err != nil {
-			return all, nil
-		}
-		if d.Epoch != after.Epoch || d.From < after.Version {
-			continue
-		}
-		if size += len(message); size > wire.MaxAnswer/2 { // as text, it is longer by a third
-			return all, nil
-		}
-		all = append(all, message)
-	}
-}
-
-// readHead reads what a file begins with.
-func readHead(r io.Reader) (h wire.Head, err error) {
-	var begin [len(format) + 4]byte
-	if _, err := io.ReadFull(r, begin[:]); err != nil || string(begin[:len(format)]) != format {
-		return h, errors.New("no saved list")
-	}
-	n := binary.BigEndian.Uint32(begin[len(format):])
-	if n > maxHead {
-		return h, fmt.Errorf("a head of %d bytes", n)
-	}
-	head := make([]byte, n+sha256.Size)
-	if _, err := io.ReadFull(r, head); err != nil {
-		return h, err
-	}
-	if sum := sha256.Sum256(head[:n]); !bytes.Equal(sum[:], head[n:]) {
-		return h, errors.New("the head's checksum is wrong")
-	}
-	return h, json.Unmarshal(head[:n], &h)
-}
-
-// readDelta reads the next delta.
-func readDelta(r io.Reader) ([]byte, error) {
-	var size [4]byte
-	if _, err := io.ReadFull(r, size[:]); err != nil {
-		return nil, err
-	}
-	n := binary.BigEndian.Uint32(size[:])
-	if n > maxDelta {
-		return nil, fmt.Errorf("a delta of %d bytes", n)
-	}
-	message := make([]byte, n)
-	_, err := io.ReadFull(r, message)
-	return message, err
+	p.Size = info.Size()
+	p.Part, err = io.ReadAll(io.NewSectionReader(f, offset, wire.MaxSavedPart))
+	return p, err
 }
 
 // compact writes the file anew from a state.

@@ -1,15 +1,9 @@
 package node
 
 import (
-	"bytes"
 	"crypto/ed25519"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,33 +13,6 @@ import (
 	"weir/filter/snapshot"
 	"weir/tests/crash"
 )
-
-// A file is read only where its head is whole and of this format, and no larger than heads are.
-func TestReadHead(t *testing.T) {
-	head := must(json.Marshal(wire.Head{List: name}))
-	file := func(format string, head []byte) []byte {
-		sum := sha256.Sum256(head)
-		return slices.Concat(binary.BigEndian.AppendUint32([]byte(format), uint32(len(head))), head, sum[:])
-	}
-	padded := func(size int) []byte { return append(slices.Clone(head), bytes.Repeat([]byte(" "), size-len(head))...) }
-	good := file(format, head)
-	if h, err := readHead(bytes.NewReader(good)); err != nil || h.List != name {
-		t.Fatalf("%+v, %v", h, err)
-	}
-	if _, err := readHead(bytes.NewReader(file(format, padded(maxHead)))); err != nil {
-		t.Error(err)
-	}
-	damaged := slices.Clone(good)
-	damaged[len(format)+4+len(head)/2] ^= 1
-	for what, file := range map[string][]byte{
-		"another format": file(strings.Replace(format, "1", "2", 1), head), "a damaged head": damaged, "a head too large": file(format, padded(maxHead+1)),
-		"cut off": good[:len(good)-1], "cut off in the format": good[:len(format)-1], "empty": nil,
-	} {
-		if h, err := readHead(bytes.NewReader(file)); err == nil {
-			t.Errorf("%s: %+v", what, h)
-		}
-	}
-}
 
 // TestDurable lets the machine crash, and steps fail, while a list is saved whole and by
 // deltas, and is loaded again. The version that was saved last is there.

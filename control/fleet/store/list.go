@@ -1,11 +1,13 @@
 package store
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -48,15 +50,20 @@ type List struct {
 	expires  map[key.Key]time.Time
 	sum      snapshot.Sum
 
-	base     wire.Head
-	baseHead []byte // signed
-	log      *durable.File
-	deltas   []record
+	base   wire.Head
+	log    *durable.File
+	deltas []record
 
 	// stray is the place of a base that could not be written, but may be on disk, where it
 	// would end the log. If it is of the last version, it is written again before the next
 	// one; else the next version comes after it, in a base.
 	stray wire.Place
+
+	// opened is the version with which the store was opened, or the epoch began since then. Before it is what this
+	// list has of epochs before, and has taken in for the next one.
+	opened wire.Ancestor
+	past   []wire.Ancestor
+	taken  []wire.Ancestor
 
 	known known
 }
@@ -245,25 +252,19 @@ func (l *List) At(place wire.Place) (Change, error) {
 	if place.Epoch != l.base.Epoch || place.Before(l.base.Place) || l.place.Before(place) {
 		return Change{}, fmt.Errorf("list %s: version %v is not known, those from %v to %v are", l.name, place, l.base.Place, l.place)
 	}
-	then := List{name: l.name, key: l.key, place: l.base.Place, id: l.base.ID}
-	then.known.note(then.version(), true)
-	h, _, whole, err := readBase(l.key, l.basePath(l.base.Version))
+	h, whole, err := readBase(l.key, l.basePath(l.base.Version))
 	if err != nil {
 		return Change{}, err
 	}
-	set, expires, err := wire.OpenSnapshot(h, whole)
+	then, err := Begin(l.key, h, whole)
 	if err != nil {
-		return Change{}, err
-	}
-	then.contents, then.sum = set, snapshot.Of(set.Groups())
-	if then.expires, err = expiring(nil, expires); err != nil {
 		return Change{}, err
 	}
 	err = l.Deltas(l.base.Version, func(to uint64, message []byte) error {
 		if to > place.Version {
 			return nil
 		}
-		return then.follow(message)
+		return then.Follow(message)
 	})
 	return Change{Contents: then.contents, Expires: then.expires}, err
 }
@@ -316,17 +317,17 @@ func (l *List) Rebase() error {
 
 // Snapshot returns the base's chunks and its signed head.
 func (l *List) Snapshot() (chunks [][]byte, head []byte, err error) {
-	h, head, whole, err := readBase(l.key, l.basePath(l.base.Version))
+	h, whole, err := readBase(l.key, l.basePath(l.base.Version))
 	if err != nil {
 		return nil, nil, err
 	}
-	if h != l.base {
+	if h.Place != l.base.Place || h.SHA256 != l.base.SHA256 {
 		return nil, nil, fmt.Errorf("%s: it has changed", l.basePath(l.base.Version))
 	}
 	for chunk := range slices.Chunk(whole, wire.ChunkSize) {
 		chunks = append(chunks, chunk)
 	}
-	return chunks, head, nil
+	return chunks, h.Signed, nil
 }
 
 const (
@@ -345,7 +346,7 @@ func (l *List) logPath(place wire.Place) string {
 // reset makes the list empty.
 func (l *List) reset() {
 	l.place, l.id, l.contents, l.expires, l.sum = wire.Place{}, "", nil, nil, snapshot.Sum{}
-	l.base, l.baseHead, l.log, l.deltas, l.stray = wire.Head{}, nil, nil, nil, wire.Place{}
+	l.base, l.log, l.deltas, l.stray = wire.Head{}, nil, nil, wire.Place{}
 }
 
 // rebase makes what the list has the base, as a version.
@@ -365,15 +366,105 @@ func (l *List) enter(epoch uint64) (entered bool, err error) {
 	if first.Before(l.stray) { // no other base may come after it
 		first = l.stray
 	}
-	err = l.rebase(first, wire.NewID())
-	return err == nil, err
+	before := l.past
+	if l.place.Version > 0 {
+		l.past = joined(l.taken, []wire.Ancestor{l.last(), l.opened}, l.past)
+	}
+	if err := l.rebase(first, wire.NewID()); err != nil {
+		l.past = before
+		return false, err
+	}
+	l.opened, l.taken = l.last(), nil
+	return true, nil
 }
+
+// joined returns ancestors, each once.
+func joined(some ...[]wire.Ancestor) (all []wire.Ancestor) {
+	for _, a := range slices.Concat(some...) {
+		if a.Version > 0 && a.ID != "" && !slices.Contains(all, a) && len(all) < wire.MaxPast {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// Since returns the version of l since which the changes of theirs are missing in it: another history of the same
+// list, which nodes have. false: that cannot be said.
+func (l *List) Since(theirs *List) (wire.Place, bool) {
+	same := func(v uint64) bool { // in the same epoch
+		at := wire.Place{Epoch: l.place.Epoch, Version: v}
+		id := l.ID(at)
+		return id != "" && id == theirs.ID(at)
+	}
+	switch {
+	case theirs.place.Epoch == l.place.Epoch:
+		for v := min(l.place.Version, theirs.place.Version); v >= max(l.base.Version, theirs.base.Version); v-- {
+			if same(v) {
+				return wire.Place{Epoch: l.place.Epoch, Version: v}, true
+			}
+		}
+		return l.opened.Place, l.opened.Place.Before(theirs.base.Place)
+	case theirs.place.Epoch < l.place.Epoch: // what l has not, if it began empty
+		return l.opened.Place, len(l.past) == 0
+	}
+	var since wire.Place
+	later := false
+	for _, a := range theirs.past {
+		if a.Epoch == l.place.Epoch && l.ID(a.Place) == a.ID && since.Before(a.Place) {
+			since = a.Place
+		}
+		later = later || a.Epoch == l.place.Epoch && l.place.Before(a.Place)
+	}
+	if since == (wire.Place{}) && later { // it has all that l has
+		since = l.opened.Place
+	}
+	return since, since != wire.Place{}
+}
+
+// Missing returns the changes that lead from a version of l to theirs, but for entries that have changed in l since it
+// was opened: those changes are later.
+func (l *List) Missing(since wire.Place, theirs *List) (add map[key.Key]time.Time, remove []key.Key, err error) {
+	base, err := l.At(since)
+	if err != nil {
+		return nil, nil, err
+	}
+	opened := base
+	if since != l.opened.Place {
+		if opened, err = l.At(l.opened.Place); err != nil {
+			return nil, nil, err
+		}
+	}
+	own := func(k key.Key) bool {
+		return l.contents.Has(k) != opened.Contents.Has(k) || !l.expires[k].Equal(opened.Expires[k])
+	}
+	diff := theirs.contents.Diff(base.Contents)
+	for k := range diff.Remove.All() {
+		if !own(k) {
+			remove = append(remove, k)
+		}
+	}
+	add = make(map[key.Key]time.Time)
+	for k := range diff.Add.All() {
+		if !own(k) {
+			add[k] = theirs.expires[k]
+		}
+	}
+	for _, e := range expiries(base.Expires, theirs.expires) {
+		if k, err := parseKey(e.Entry); err == nil && theirs.contents.Has(k) && !own(k) {
+			add[k] = theirs.expires[k]
+		}
+	}
+	return add, remove, nil
+}
+
+// Took notes that l has the changes of theirs: the next epoch's ancestors are those of both.
+func (l *List) Took(theirs *List) { l.taken = joined([]wire.Ancestor{theirs.last()}, theirs.past) }
 
 func (l *List) writeBase(place wire.Place, id string) error {
 	groups := l.contents.Groups()
 	sum := snapshot.Of(groups)
 	seal := wire.Version{Place: place, ID: id, Sum: sum.String()}.Sealed(l.key, l.name)
-	chunks, head, err := wire.SealSnapshot(l.key, wire.Head{List: l.name, Place: place, ID: id, Seal: seal, Issued: time.Now().UTC()}, groups, expiries(nil, l.expires))
+	chunks, head, err := wire.SealSnapshot(l.key, wire.Head{List: l.name, Place: place, ID: id, Seal: seal, Issued: time.Now().UTC(), Past: l.past}, groups, expiries(nil, l.expires))
 	if err != nil {
 		return err
 	}
@@ -402,7 +493,7 @@ func (l *List) writeBase(place wire.Place, id string) error {
 		return err
 	}
 	l.close()
-	l.place, l.id, l.base, l.baseHead, l.log, l.deltas, l.stray = place, id, h, head, log, nil, wire.Place{}
+	l.place, l.id, l.base, l.log, l.deltas, l.stray = place, id, h, log, nil, wire.Place{}
 	l.sum = sum
 	l.known.note(l.version(), true)
 	l.tidy()
@@ -424,20 +515,19 @@ func (l *List) tidy() {
 }
 
 // readBase reads a base and verifies it.
-func readBase(key ed25519.PrivateKey, path string) (h wire.Head, head, whole []byte, err error) {
+func readBase(key ed25519.PrivateKey, path string) (h wire.Head, whole []byte, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return h, nil, nil, err
+		return h, nil, err
 	}
 	if len(text) < 4 || int(binary.BigEndian.Uint32(text)) > len(text)-4 {
-		return h, nil, nil, fmt.Errorf("%s: ends early", path)
+		return h, nil, fmt.Errorf("%s: ends early", path)
 	}
 	n := 4 + int(binary.BigEndian.Uint32(text))
-	head, whole = text[4:n], text[n:]
-	if h, err = wire.OpenHead(key.Public().(ed25519.PublicKey), head); err != nil {
-		return h, nil, nil, fmt.Errorf("%s: %w", path, err)
+	if h, err = wire.OpenHead(key.Public().(ed25519.PublicKey), text[4:n]); err != nil {
+		return h, nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return h, head, whole, nil
+	return h, text[n:], nil
 }
 
 // open reads the newest base and its log. It fails with [fs.ErrNotExist] where there
@@ -448,7 +538,7 @@ func (l *List) open() error {
 		return err
 	}
 	var newest wire.Head
-	var head, whole []byte
+	var whole []byte
 	bases := 0
 	for _, f := range files {
 		number, ok := strings.CutPrefix(f.Name(), basePrefix)
@@ -456,35 +546,53 @@ func (l *List) open() error {
 			continue
 		}
 		bases++
-		h, signed, rest, err := readBase(l.key, filepath.Join(l.dir, f.Name()))
+		h, rest, err := readBase(l.key, filepath.Join(l.dir, f.Name()))
 		if err != nil {
 			return err
 		}
 		if newest.Place.Before(h.Place) {
-			newest, head, whole = h, signed, rest
+			newest, whole = h, rest
 		}
 	}
 	if bases == 0 {
 		return fs.ErrNotExist
 	}
-	set, expires, err := wire.OpenSnapshot(newest, whole)
-	if err != nil {
-		return err
-	}
 	if newest.List != l.name {
 		return fmt.Errorf("it is of list %q", newest.List)
 	}
-	l.base, l.baseHead, l.place, l.id, l.contents = newest, head, newest.Place, newest.ID, set
-	l.sum = snapshot.Of(set.Groups())
-	l.known.note(l.version(), true)
-	if l.expires, err = expiring(nil, expires); err != nil {
+	if err := l.begin(newest, whole); err != nil {
 		return err
 	}
 	if l.log, err = durable.Open(l.logPath(newest.Place), os.O_CREATE); err != nil {
 		return err
 	}
-	return l.replay()
+	if err := l.replay(); err != nil {
+		return err
+	}
+	l.opened = l.last()
+	return nil
 }
+
+// Begin returns a list with a base, in memory alone: of its methods, those that read it, and Follow, can be called.
+func Begin(key ed25519.PrivateKey, base wire.Head, whole []byte) (*List, error) {
+	l := &List{name: base.List, key: key}
+	return l, l.begin(base, whole)
+}
+
+func (l *List) begin(base wire.Head, whole []byte) error {
+	set, expires, err := wire.OpenSnapshot(base, whole)
+	if err != nil {
+		return err
+	}
+	l.base, l.place, l.id, l.contents, l.past = base, base.Place, base.ID, set, base.Past
+	l.sum = snapshot.Of(set.Groups())
+	l.known.note(l.version(), true)
+	l.expires, err = expiring(nil, expires)
+	return err
+}
+
+// last returns the last version.
+func (l *List) last() wire.Ancestor { return wire.Ancestor{Place: l.place, ID: l.id} }
 
 // expiring returns when entries expire after a change.
 func expiring(before map[key.Key]time.Time, changes []wire.Expiry) (map[key.Key]time.Time, error) {
@@ -539,7 +647,7 @@ func (l *List) replay() error {
 		if crc32.Checksum(message, castagnoli) != binary.BigEndian.Uint32(text[at+4:]) {
 			break
 		}
-		if err := l.follow(message); err != nil {
+		if err := l.Follow(message); err != nil {
 			return fmt.Errorf("%s: offset %d: %w", l.log.Path(), at, err)
 		}
 		l.deltas = append(l.deltas, record{l.place.Version, int64(at + frameLen), n})
@@ -564,8 +672,8 @@ func intact(rest []byte) bool {
 	return false
 }
 
-// follow applies a delta.
-func (l *List) follow(message []byte) error {
+// Follow applies a delta, in memory.
+func (l *List) Follow(message []byte) error {
 	d, err := wire.OpenDelta(l.key.Public().(ed25519.PublicKey), message)
 	if err != nil {
 		return err
@@ -608,5 +716,38 @@ func (l *List) close() {
 	if l.log != nil {
 		l.log.Close()
 		l.log = nil
+	}
+}
+
+// Saved returns a list as a node has saved it, in memory alone, and whether the hub has signed all of it. A node
+// writes a snapshot of its own where a file has become long.
+func Saved(key ed25519.PrivateKey, name string, r io.Reader) (l *List, signed bool, err error) {
+	h, err := wire.ReadSavedHead(r)
+	if err != nil {
+		return nil, false, err
+	}
+	if signed = h.Signed != nil; signed {
+		h, err = wire.OpenHead(key.Public().(ed25519.PublicKey), h.Signed)
+	} else {
+		err = h.Check()
+	}
+	if err == nil && h.List != name {
+		err = fmt.Errorf("it is of list %q", h.List)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	var whole bytes.Buffer
+	if _, err := io.CopyN(&whole, r, int64(h.Size)); err != nil {
+		return nil, false, err
+	}
+	if l, err = Begin(key, h, whole.Bytes()); err != nil {
+		return nil, false, err
+	}
+	for {
+		message, err := wire.ReadSavedDelta(r)
+		if err != nil || l.Follow(message) != nil {
+			return l, signed, nil // the end, or it is cut off
+		}
 	}
 }

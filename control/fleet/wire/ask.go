@@ -22,7 +22,7 @@ const (
 	AskExplain = "explain" // an [ExplainQuestion]
 	AskHeavy   = "heavy"   // a [HeavyQuestion]
 	AskTrace   = "trace"   // one of package api
-	AskLater   = "later"   // a [LaterQuestion]
+	AskSaved   = "saved"   // a [SavedQuestion]
 )
 
 // QuestionsSubject matches all that a node is asked.
@@ -77,17 +77,20 @@ type ExplainQuestion struct {
 	Packets string `json:"packets"`
 }
 
-// LaterQuestion asks for what the hub has signed after a version of a list: its own state is an older copy.
-type LaterQuestion struct {
-	List  string `json:"list"`
-	After Place  `json:"after"`
+// SavedQuestion asks for a part of the file in which a node has a list: the hub's own state is an older copy.
+type SavedQuestion struct {
+	List   string `json:"list"`
+	Offset int64  `json:"offset"`
 }
 
-// Later has the deltas that a node has saved, in order, as the hub has signed them. There may be more after the
-// last one.
-type Later struct {
-	Deltas [][]byte `json:"deltas"`
+// SavedPart is a part of such a file, at most [MaxSavedPart]. The file may have been replaced since the part before.
+type SavedPart struct {
+	Part []byte `json:"part"`
+	Size int64  `json:"size"` // of the whole file
 }
+
+// MaxSavedPart is as long as an answer can be, in which it is text.
+const MaxSavedPart = MaxAnswer / 3 * 2
 
 // OriginSubject returns the subject on which a node asks the hub where entries come
 // from.

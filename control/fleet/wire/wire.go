@@ -313,7 +313,21 @@ type Head struct {
 	Expires int       `json:"expires,omitempty"` // in bytes, of the expiries
 	SHA256  string    `json:"sha256"`
 	Issued  time.Time `json:"issued"`
+
+	Past []Ancestor `json:"past,omitempty"` // the latest first
+
+	Signed []byte `json:"-"` // as [OpenHead] has read it; nil: the hub has not signed it
 }
+
+// Ancestor is a version of an epoch before, whose changes a list has. By it, a hub that comes back with a copy of
+// that epoch knows what has changed since.
+type Ancestor struct {
+	Place
+	ID string `json:"id"`
+}
+
+// MaxPast bounds the ancestors that are kept of a list.
+const MaxPast = 8
 
 // Chunks returns the number of chunks of the snapshot.
 func (h Head) Chunks() int { return (h.Size + ChunkSize - 1) / ChunkSize }
@@ -399,11 +413,17 @@ func OpenHead(key ed25519.PublicKey, message []byte) (h Head, err error) {
 	if err := openJSON(key, kindHead, message, &h); err != nil {
 		return Head{}, err
 	}
+	h.Signed = message
+	return h, h.Check()
+}
+
+// Check returns what cannot be true of a head.
+func (h Head) Check() error {
 	if h.Size <= 0 || h.Entries < 0 || h.Entries > MaxEntries || h.Expires < 0 || h.Expires > h.Size ||
-		h.Expires > maxExpiry*(h.Entries+1) || h.Size-h.Expires > 64*(h.Entries+16) {
-		return Head{}, fmt.Errorf("head of list %q: %d entries in %d bytes", h.List, h.Entries, h.Size)
+		h.Expires > maxExpiry*(h.Entries+1) || h.Size-h.Expires > 64*(h.Entries+16) || len(h.Past) > MaxPast {
+		return fmt.Errorf("head of list %q: %d entries in %d bytes", h.List, h.Entries, h.Size)
 	}
-	return h, nil
+	return nil
 }
 
 func sealJSON(key ed25519.PrivateKey, kind string, v any) ([]byte, error) {
