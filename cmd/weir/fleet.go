@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -40,7 +42,7 @@ nodes.`,
 		newFleetChange("allow", "Let addresses, prefixes or flows pass on all nodes", api.Change{Action: api.Allow}),
 		newFleetChange("unallow", "Remove entries that weir fleet allow added", api.Change{Action: api.Allow, Remove: true}),
 	)
-	c.AddCommand(newFleetEnforce(), newFleetTakeOver())
+	c.AddCommand(newFleetEnforce(), newFleetTakeOver(), newFleetLost())
 	c.AddCommand(newFleetRolls()...)
 	return c
 }
@@ -198,6 +200,54 @@ hub where their files have its address.`,
 		},
 		outcome: func(t *api.FleetTakenOver) error { return unlessPublished(t.Published) },
 	}.complete(c)
+}
+
+func newFleetLost() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "lost",
+		Short: "List changes that a hub's restored state lacks",
+		Long: `A hub that goes on from an older copy of its state takes back from its nodes
+what commands had changed since. This command lists what nodes have had and the
+hub could not take back: entries that were blocked or allowed are marked with a
+plus, those that were removed with a minus. What was made again since is not
+listed. The hub keeps the list for 30 days; changes that no node has reported
+are not in it.
+
+The exit code is 4 where something is lost.`,
+		Example: "  weir fleet lost",
+		Args:    noArgs,
+	}
+	return question[*api.FleetLost]{
+		hub: true,
+		ask: func(c *cobra.Command, of *client.Client, _ []string) (*api.FleetLost, error) {
+			return of.FleetLost(c.Context())
+		},
+		text: func(c *cobra.Command, f *api.FleetLost) { printLost(c.OutOrStdout(), f.Lost) },
+		outcome: func(f *api.FleetLost) error {
+			if len(f.Lost) > 0 {
+				return errProblem
+			}
+			return nil
+		},
+	}.complete(c)
+}
+
+func printLost(out io.Writer, all []api.LostChanges) {
+	if len(all) == 0 {
+		fmt.Fprintln(out, "nothing is known to be lost")
+	}
+	for _, l := range all {
+		fmt.Fprintf(out, "%s  list %s, of which node %s had version %v: %s\n", l.Time.Local().Format(time.DateTime), l.List, l.Node, l.Version, l.Why)
+		for _, e := range l.Added {
+			fmt.Fprintln(out, "  +", e)
+		}
+		for _, e := range l.Removed {
+			fmt.Fprintln(out, "  -", e)
+		}
+		if l.More > 0 {
+			fmt.Fprintf(out, "  and %d more\n", l.More)
+		}
+	}
 }
 
 func newFleetAudit() *cobra.Command {

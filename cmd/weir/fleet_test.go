@@ -26,6 +26,7 @@ type hubOf struct {
 	rolled api.FleetRoll
 	trial  api.EnforceChange
 	audit  []api.AuditRecord
+	lost   api.FleetLost
 
 	reloaded api.FleetReloaded
 	failure  error
@@ -51,7 +52,7 @@ func (h *hubOf) EndConsole(context.Context) (api.ConsoleEnded, error) {
 
 func (h *hubOf) Audit(limit int) []api.AuditRecord { return h.audit[:min(len(h.audit), limit)] }
 
-func (h *hubOf) Lost(context.Context) (api.FleetLost, error) { return api.FleetLost{}, nil }
+func (h *hubOf) Lost(context.Context) (api.FleetLost, error) { return h.lost, nil }
 
 func (h *hubOf) TakeOver(context.Context) (api.FleetTakenOver, error) {
 	return api.FleetTakenOver{From: "at 192.0.2.7:4222", Published: true}, h.failure
@@ -308,5 +309,23 @@ func TestFleetRefresh(t *testing.T) {
 		if code != c.code || !strings.Contains(out+log, c.says) {
 			t.Errorf("%q: exit code %d\n%s%s", c.args, code, out, log)
 		}
+	}
+}
+
+// What is lost is listed with its entries, and has an exit code of its own.
+func TestFleetLost(t *testing.T) {
+	h := &hubOf{}
+	socket := serveHub(t, h)
+	if code, out, _ := weir(t, "", "fleet", "lost", "--socket", socket); code != exitOK || out != "nothing is known to be lost\n" {
+		t.Errorf("code %d: %s", code, out)
+	}
+	h.lost.Lost = []api.LostChanges{{Time: time.Unix(0, 0), List: "block", Node: "edge-1", Version: wire.Place{Epoch: 7, Version: 3}, Added: []string{"192.0.2.1"}, Removed: []string{"192.0.2.2"}, More: 5, Why: "x"}}
+	code, out, _ := weir(t, "", "fleet", "lost", "--socket", socket)
+	if _, lines, _ := strings.Cut(out, "  list"); code != exitProblem || lines != " block, of which node edge-1 had version 7.3: x\n  + 192.0.2.1\n  - 192.0.2.2\n  and 5 more\n" {
+		t.Errorf("code %d: %s", code, out)
+	}
+	var l api.FleetLost
+	if code, out, _ = weir(t, "", "fleet", "lost", "--json", "--socket", socket); code != exitProblem || json.Unmarshal([]byte(out), &l) != nil || len(l.Lost) != 1 || l.Lost[0].Added[0] != "192.0.2.1" {
+		t.Errorf("code %d: %s", code, out)
 	}
 }

@@ -137,9 +137,9 @@ An allow list beats every block list.
 
 Exit codes: 0 done, 1 failed, 2 wrong command line, 3 would be dropped, or is
 different (weir explain, diff and fleet explain, with --exit-code), 4 something
-is not as configured (weir status, reload, fleet status and fleet rollout), or
-weir doctor has found a problem, 5 done, but not published to the nodes yet,
-or not in effect on all of them (weir fleet).`,
+is not as configured (weir status, reload, fleet status and fleet rollout), a
+problem was found (weir doctor), or something is lost (weir fleet lost), 5 done,
+but not published to the nodes yet, or not in effect on all (weir fleet).`,
 		Example: `  weir run --iface eth0 --block feed.txt --failsafe-port tcp/22
   weir status
   weir explain 192.0.2.1

@@ -36,6 +36,7 @@ events S                         0 0 1
 explain S 192.0.2.1              0 0 1
 export S feed                    0 0 1
 feeds                            0 0 0
+fleet lost                       1 1 1
 fleet status                     1 1 1
 fleet take-over                  1 1 1
 flush S feed                     0 0 1

@@ -67,7 +67,12 @@ func (h hubStub) Audit(int) []api.AuditRecord {
 	return []api.AuditRecord{{Error: "x"}}
 }
 
-func (hubStub) Lost(context.Context) (api.FleetLost, error) { return api.FleetLost{}, nil }
+func (h hubStub) Lost(context.Context) (l api.FleetLost, err error) {
+	if h.whole {
+		l.Lost = []api.LostChanges{{Added: []string{"x"}, Removed: []string{"y"}, More: 1}}
+	}
+	return l, nil
+}
 
 func (hubStub) TakeOver(context.Context) (api.FleetTakenOver, error) {
 	return api.FleetTakenOver{}, nil
@@ -132,7 +137,7 @@ func TestHubIsAsDocumented(t *testing.T) {
 	schemas := map[string]any{}
 	for name, v := range map[string]any{
 		"HubStatus": api.HubStatus{}, "FleetChanged": api.FleetChanged{}, "FleetExplanation": api.FleetExplanation{}, "FleetTop": api.FleetTop{},
-		"FleetTraced": api.FleetTraced{}, "FleetRoll": api.FleetRoll{}, "FleetRolled": api.FleetRolled{}, "FleetTakenOver": api.FleetTakenOver{}, "Term": api.Term{}, "FleetReloaded": api.FleetReloaded{}, "FleetEnforced": api.FleetEnforced{},
+		"FleetTraced": api.FleetTraced{}, "FleetRoll": api.FleetRoll{}, "FleetRolled": api.FleetRolled{}, "FleetTakenOver": api.FleetTakenOver{}, "FleetLost": api.FleetLost{}, "Term": api.Term{}, "FleetReloaded": api.FleetReloaded{}, "FleetEnforced": api.FleetEnforced{},
 	} {
 		describe(reflect.TypeOf(v), name, schemas)
 	}

@@ -30,6 +30,7 @@ import (
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/lists"
+	"weir/filter/key"
 )
 
 // Options say what a hub does.
@@ -405,6 +406,14 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 			return err
 		}
 		recorded = true
+		if !h.publisher.decided() {
+			if l.early == nil {
+				l.early = make(map[key.Key]bool)
+			}
+			for k := range set.All() {
+				l.early[k] = true
+			}
+		}
 		with = h.batch(l.Name)
 		return nil
 	})

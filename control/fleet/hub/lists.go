@@ -28,6 +28,8 @@ type managed struct {
 	taken       uint64    // the version of its feed when its contents were last looked at
 	unrecorded  error     // why the last change is not a version yet; nil: it is
 
+	early map[key.Key]bool // named by commands before it was settled whether the history is an older copy
+
 	// behind is why the list has not entered the store's epoch. Nodes keep what they have of it
 	// until it has.
 	behind lists.Retry

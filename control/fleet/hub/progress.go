@@ -205,11 +205,16 @@ func (p *progress) settled(now time.Time) bool {
 	return p.isSettled
 }
 
-// patience returns how long a command waits until it is published.
-func (p *progress) patience() time.Duration {
+// decided reports whether it was settled once since the start.
+func (p *progress) decided() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.isSettled {
+	return p.isSettled
+}
+
+// patience returns how long a command waits until it is published.
+func (p *progress) patience() time.Duration {
+	if !p.decided() {
 		return publishTimeout + settleReports
 	}
 	return publishTimeout

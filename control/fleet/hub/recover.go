@@ -29,8 +29,9 @@ const (
 	// first one.
 	recoverTime = 3 * time.Second
 
-	// maxSaved bounds the file of a list that is fetched from a node.
-	maxSaved = 32 << 20
+	// maxSaved bounds the file of a list that is fetched from a node, and savedTime how long that takes.
+	maxSaved  = 32 << 20
+	savedTime = 20 * time.Second
 )
 
 // recovered are changes of lists that the hub's state had lost, and from which nodes they came.
@@ -41,12 +42,13 @@ type recovered struct {
 }
 
 func (r recovered) String() string {
-	text := "What commands have changed since that copy was made, and no node has, is lost: make it again"
+	text := "Changes by commands"
 	if r.changes > 0 {
-		text = fmt.Sprintf("%d changes by commands were taken back from what the keys had signed for %q, and the audit has them; those that no node has are lost", r.changes, r.nodes)
+		text = fmt.Sprintf("%d changes by commands were taken back from what the keys had signed for %q, and the audit has them. Others", r.changes, r.nodes)
 	}
+	text += " that no node has are lost: make them again"
 	if r.lost {
-		text += ". weir fleet lost lists what nodes have had, and could not be taken back"
+		text += ", as those that weir fleet lost lists"
 	}
 	return text
 }
@@ -140,7 +142,7 @@ func (p *publisher) recoverList(ctx context.Context, name string, r *recovered) 
 			remove = nil
 		}
 		changes = changesOf(l, lost.Node, add, remove)
-		if feeds && len(changes) == 0 {
+		if len(changes) == 0 {
 			lost.Why = ""
 		}
 		if lost.Why != "" {
@@ -174,6 +176,8 @@ func (p *publisher) recoverList(ctx context.Context, name string, r *recovered) 
 
 // savedBy returns a list as a node has saved it, and whether the hub has signed all of that.
 func (p *publisher) savedBy(ctx context.Context, node, name string) (*store.List, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, savedTime)
+	defer cancel()
 	var file []byte
 	for {
 		q := wire.SavedQuestion{List: name, Offset: int64(len(file))}
@@ -196,14 +200,17 @@ func (p *publisher) savedBy(ctx context.Context, node, name string) (*store.List
 	return store.Saved(p.authority.Key(), name, bytes.NewReader(file))
 }
 
-// changesOf returns the changes that add and remove entries of a list, in the order of their texts.
+// changesOf returns the changes that add and remove entries of a list, but for those that commands have named since.
 func changesOf(l *managed, node string, add map[key.Key]time.Time, remove []key.Key) (all []journal.Change) {
 	now, allow := time.Now(), l.Action == config.Allow
 	for _, k := range remove {
+		if l.early[k] {
+			continue
+		}
 		all = append(all, journal.Change{Remove: true, Entry: journal.Entry{List: l.Name, Key: k, Allow: allow}})
 	}
 	for k, expires := range add {
-		if expires.IsZero() || expires.After(now) {
+		if !l.early[k] && (expires.IsZero() || expires.After(now)) {
 			all = append(all, journal.Change{Entry: journal.Entry{
 				List: l.Name, Key: k, Allow: allow, Added: now, Expires: expires, Reason: "taken back from node " + node,
 			}})
@@ -273,6 +280,7 @@ func (l *lostChanges) add(c api.LostChanges) {
 			*entries, c.More = (*entries)[:maxLostEntries], c.More+over
 		}
 	}
+	l.log.Warn("changes of a list may be lost, weir fleet lost lists them: "+c.Why, "list", c.List, "node", c.Node, "version", c.Version.String(), "entries", len(c.Added)+len(c.Removed)+c.More)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all = append(l.all, c)

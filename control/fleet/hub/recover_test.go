@@ -1,18 +1,26 @@
 package hub
 
 import (
+	"bytes"
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"weir/control/audit"
 	"weir/control/config"
 	fleetnode "weir/control/fleet/node"
+	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/tests/long"
 	"weir/tests/seed"
+	"weir/tests/wait"
 )
 
 // savingNodes returns nodes that save what they have.
@@ -186,5 +194,129 @@ func TestTakeBackAtRandom(t *testing.T) {
 		if lost, err := f.hub.Lost(t.Context()); err != nil || len(lost.Lost) > 0 {
 			t.Fatalf("%s: listed as lost: %+v, %v", what, lost, err)
 		}
+	}
+}
+
+// A hub that begins with an empty state has its manual lists back from its nodes.
+func TestTakeBackEmpty(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	f.reserve()
+	f.start("")
+	all := f.savingNodes(2)
+	f.change(block("192.0.2.1", "192.0.2.2"))
+	want := f.truth()[config.FleetBlock]
+	for _, n := range all {
+		eventually(t, func() error { return hasAll(listOf(n, config.FleetBlock), []string{"192.0.2.1", "192.0.2.2"}) })
+	}
+	f.stop()
+	for _, dir := range []string{"hub", "broker"} {
+		if err := os.RemoveAll(filepath.Join(f.dir, dir)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(1100 * time.Millisecond) // epochs begin with the second
+	f.start("")
+	f.change(block("192.0.2.3"))
+	eventually(t, func() error {
+		if d := f.truth()[config.FleetBlock].Diff(want); d.Add.Len() != 1 || d.Remove.Len() != 0 {
+			return fmt.Errorf("%d entries are new, and %d missing", d.Add.Len(), d.Remove.Len())
+		}
+		return nil
+	})
+	for _, n := range all {
+		eventually(t, func() error { return hasAll(listOf(n, config.FleetBlock), []string{"192.0.2.1", "192.0.2.3"}) })
+	}
+}
+
+// What nodes had and the hub cannot take back is listed until it was made again, also after a restart: of a list with a
+// feed, and what the hub has not signed.
+func TestLostIsListed(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	f.reserve()
+	lists := fmt.Sprintf("lists: {drop: {sources: [{file: %s}], interval: 1s}}", f.feed("203.0.113.1"))
+	f.start(lists)
+	n, err := f.authority.Enroll("edge-0", nil, []string{"tls://" + f.listen})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	saves := follow(t, fleetnode.Config{Enrollment: n, Directory: dir})
+	f.change(block("192.0.2.1", "192.0.2.2"))
+	f.stop()
+	for _, dir := range []string{"hub", "broker"} {
+		f.copyOf(dir, "copy-of-"+dir)
+	}
+	f.start(lists)
+	f.change(block("192.0.2.3"))
+	remove := block("192.0.2.2")
+	remove.Remove = true
+	f.change(remove)
+	toDrop := block("198.51.100.1")
+	toDrop.List = "drop"
+	f.change(toDrop)
+	eventually(t, func() error {
+		return errors.Join(hasAll(listOf(saves, config.FleetBlock), []string{"192.0.2.3"}), hasAll(listOf(saves, "drop"), []string{"198.51.100.1"}))
+	})
+	f.stop()
+	unsign(t, dir, config.FleetBlock)
+	for _, dir := range []string{"hub", "broker"} {
+		f.copyOf("copy-of-"+dir, dir)
+	}
+	f.start(lists)
+	listed := func() (all []string) {
+		t.Helper()
+		lost, err := f.hub.Lost(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range lost.Lost {
+			all = append(all, fmt.Sprint(l.List, " ", l.Node, " ", l.Added, l.Removed))
+		}
+		slices.Sort(all)
+		return all
+	}
+	both := []string{"block edge-0 [192.0.2.3] [192.0.2.2]", "drop edge-0 [198.51.100.1] []"}
+	wait.For(t, "both losses are listed", func() bool { return slices.Equal(listed(), both) })
+	wait.For(t, "the problem names the command", func() bool { return strings.Contains(strings.Join(f.problems(), "\n"), "weir fleet lost") })
+	f.stop()
+	f.start(lists)
+	if got := listed(); !slices.Equal(got, both) {
+		t.Errorf("after a restart: %q", got)
+	}
+	f.change(toDrop)
+	f.change(block("192.0.2.3"))
+	wait.For(t, "one is listed", func() bool { return slices.Equal(listed(), []string{"block edge-0 [] [192.0.2.2]"}) })
+	f.change(remove)
+	wait.For(t, "none is listed", func() bool { return len(listed()) == 0 })
+}
+
+// unsign has the files of a list below a directory as nodes write them that have made a snapshot themselves.
+func unsign(t *testing.T, dir, name string) {
+	t.Helper()
+	done := 0
+	if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.Name() != hex.EncodeToString([]byte(name)) {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		r := bytes.NewReader(text)
+		h, err := wire.ReadSavedHead(r)
+		if err != nil {
+			return err
+		}
+		h.Signed = nil
+		begin, err := wire.AppendSavedHead(nil, h)
+		if err != nil {
+			return err
+		}
+		done++
+		return os.WriteFile(path, append(begin, text[len(text)-r.Len():]...), 0o600)
+	}); err != nil || done != 1 {
+		t.Fatalf("%d files, %v", done, err)
 	}
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/ed25519"
 	"encoding/binary"
 	"errors"
@@ -368,7 +369,11 @@ func (l *List) enter(epoch uint64) (entered bool, err error) {
 	}
 	before := l.past
 	if l.place.Version > 0 {
-		l.past = joined(l.taken, []wire.Ancestor{l.last(), l.opened}, l.past)
+		own := []wire.Ancestor{l.opened}
+		if l.taken == nil {
+			own = append(own, l.last())
+		}
+		l.past = joined(own, l.taken, l.past)
 	}
 	if err := l.rebase(first, wire.NewID()); err != nil {
 		l.past = before
@@ -378,14 +383,14 @@ func (l *List) enter(epoch uint64) (entered bool, err error) {
 	return true, nil
 }
 
-// joined returns ancestors, each once.
-func joined(some ...[]wire.Ancestor) (all []wire.Ancestor) {
-	for _, a := range slices.Concat(some...) {
-		if a.Version > 0 && a.ID != "" && !slices.Contains(all, a) && len(all) < wire.MaxPast {
-			all = append(all, a)
-		}
-	}
-	return all
+// joined returns ancestors, each once, the latest ones.
+func joined(some ...[]wire.Ancestor) []wire.Ancestor {
+	all := slices.DeleteFunc(slices.Concat(some...), func(a wire.Ancestor) bool { return a.Version == 0 || a.ID == "" })
+	slices.SortFunc(all, func(a, b wire.Ancestor) int {
+		return cmp.Or(cmp.Compare(b.Epoch, a.Epoch), cmp.Compare(b.Version, a.Version), strings.Compare(a.ID, b.ID))
+	})
+	all = slices.Compact(all)
+	return all[:min(len(all), wire.MaxPast)]
 }
 
 // Since returns the version of l since which the changes of theirs are missing in it: another history of the same
@@ -408,14 +413,15 @@ func (l *List) Since(theirs *List) (wire.Place, bool) {
 		return l.opened.Place, len(l.past) == 0
 	}
 	var since wire.Place
-	later := false
 	for _, a := range theirs.past {
 		if a.Epoch == l.place.Epoch && l.ID(a.Place) == a.ID && since.Before(a.Place) {
 			since = a.Place
 		}
-		later = later || a.Epoch == l.place.Epoch && l.place.Before(a.Place)
 	}
-	if since == (wire.Place{}) && later { // it has all that l has
+	// They have all that l has where an ancestor is later than l, or those of l's time are no more named.
+	later := slices.ContainsFunc(theirs.past, func(a wire.Ancestor) bool { return a.Epoch == l.place.Epoch && l.place.Before(a.Place) }) ||
+		len(theirs.past) == wire.MaxPast && l.place.Epoch < theirs.past[wire.MaxPast-1].Epoch
+	if since == (wire.Place{}) && later { // they have all that l has
 		since = l.opened.Place
 	}
 	return since, since != wire.Place{}

@@ -327,7 +327,7 @@ type Ancestor struct {
 }
 
 // MaxPast bounds the ancestors that are kept of a list.
-const MaxPast = 8
+const MaxPast = 16
 
 // Chunks returns the number of chunks of the snapshot.
 func (h Head) Chunks() int { return (h.Size + ChunkSize - 1) / ChunkSize }
