@@ -1,6 +1,27 @@
 // Package filter is the map of the packages below it: one data structure each,
 // in pure Go, without I/O. It contains no code itself.
 //
+// # Vocabulary
+//
+// The same operation has the same name in all packages:
+//
+//   - Add adds an element, Remove removes it and reports whether it was there, Contains reports
+//     whether it may be there, Lookup returns its value, and Observe adds it and reports whether
+//     it was there before. Count and Estimate return how often an element was added.
+//   - Elements are byte strings in bloom, counting, weighted, attenuated and reconcile, where
+//     AddHash and so on take their 64-bit hashes; they are hashes in blocked, cascade, cuckoo,
+//     bloomier, invertible, recent, sketch and stable, to be computed once for several structures
+//     (hash.Sum, hash.Secret); keys of packets in membership, and numbers in quotient.
+//   - For returns the geometry for a number of elements and a false-positive rate, and New an empty
+//     structure; FromWords and Over take memory that is there, as that of the kernel.
+//   - FalsePositiveRate predicts, FillRatio measures.
+//   - AppendBinary and UnmarshalBinary encode and decode, with a magic, a version and a checksum.
+//     A decoder takes memory in proportion to its input, whatever that claims, and what it refuses
+//     changes nothing. The sets of membership and quotient have no encoding: their keys are saved
+//     (snapshot), and a set is built from them under another secret.
+//
+// Unless a comment says otherwise, queries may run concurrently, and changes beside nothing else.
+//
 // # Data plane
 //
 // Bit-exact twins of the C under bpf/, each tested against it. They work on

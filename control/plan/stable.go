@@ -129,7 +129,7 @@ func (r StableRequest) best(a stable.Algorithm, levels stable.Levels) (best Forg
 		least, most = r.K, r.K
 	}
 	for k := least; k <= most; k++ {
-		p := stable.For(a, r.Memory, r.Bits, k, max(1, r.P))
+		p := stable.Within(a, r.Memory, r.Bits, k, max(1, r.P))
 		if r.P == 0 {
 			p.P = r.sinking(p, levels)
 		}

@@ -74,14 +74,14 @@ const Local = -1
 
 // Router is a node of an overlay network that stores elements and has an
 // attenuated filter for each of its links (section 6.2). Its own elements are
-// in a counting filter, whose Insert and Delete it exports, so that elements
-// can be deleted. All routers of a network share geometry, seed and depth. A
+// in a counting filter, so that they
+// can be removed. All routers of a network share geometry, seed and depth. A
 // Router is not safe for concurrent use.
 //
 // Routers announce changes to their neighbours. A change spreads over as many
 // links as the depth; the network is stable when no Announce reports a change.
 type Router struct {
-	*counting.Filter
+	own   *counting.Filter
 	depth int
 	links []link
 }
@@ -92,13 +92,20 @@ type link struct{ received, sent *Filter }
 // up to depth hops away, depth ≥ 1. The seed selects the hash functions of its
 // filters.
 func NewRouter(g bloom.Geometry, seed uint64, depth int) *Router {
-	return &Router{Filter: counting.New(g, seed), depth: depth}
+	return &Router{own: counting.New(g, seed), depth: depth}
 }
+
+// Add adds an element that the router has. One added twice must be removed twice.
+func (r *Router) Add(b []byte) { r.own.Add(b) }
+
+// Remove removes an element. It reports false, and changes nothing, if the router does not have
+// it.
+func (r *Router) Remove(b []byte) bool { return r.own.Remove(b) }
 
 // AddLink adds a link to a neighbour of which nothing is known yet, and returns
 // the link's number, counting from 0.
 func (r *Router) AddLink() int {
-	empty := New(r.Geometry, r.Seed(), r.depth)
+	empty := New(r.own.Geometry, r.own.Seed(), r.depth)
 	r.links = append(r.links, link{received: empty, sent: empty})
 	return len(r.links) - 1
 }
@@ -111,8 +118,8 @@ func (r *Router) AddLink() int {
 // What was learned from that neighbour is left out: no shortest path crosses a
 // link and comes back over it.
 func (r *Router) Announce(to int) (f *Filter, changed bool) {
-	f = New(r.Geometry, r.Seed(), r.depth)
-	f.levels[0] = r.Bits()
+	f = New(r.own.Geometry, r.own.Seed(), r.depth)
+	f.levels[0] = r.own.Bits()
 	for i, l := range r.links {
 		if i == to {
 			continue
@@ -137,7 +144,7 @@ func (r *Router) Receive(from int, f *Filter) error {
 		return bloom.ErrIncompatible
 	}
 	for _, l := range f.levels {
-		if l.Geometry != r.Geometry || l.Seed() != r.Seed() {
+		if l.Geometry != r.own.Geometry || l.Seed() != r.own.Seed() {
 			return bloom.ErrIncompatible
 		}
 	}
@@ -151,8 +158,8 @@ func (r *Router) Receive(from int, f *Filter) error {
 // find it some other way, as for a query that has travelled further than the
 // depth, which followed a false positive.
 func (r *Router) Route(b []byte) (over, hops int, ok bool) {
-	h := hash.Sum(r.Seed(), b)
-	if r.ContainsHash(h) {
+	h := hash.Sum(r.own.Seed(), b)
+	if r.own.ContainsHash(h) {
 		return Local, 0, true
 	}
 	for i, l := range r.links {

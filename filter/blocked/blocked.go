@@ -193,8 +193,8 @@ func (f *Filter) Union(words []uint64) error {
 // Clear removes all elements.
 func (f *Filter) Clear() { clear(f.words) }
 
-// Fill returns the fraction of set bits.
-func (f *Filter) Fill() float64 {
+// FillRatio returns the fraction of set bits.
+func (f *Filter) FillRatio() float64 {
 	n := 0
 	for _, w := range f.words {
 		n += bits.OnesCount64(w)

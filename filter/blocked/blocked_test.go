@@ -47,7 +47,7 @@ func TestFilter(t *testing.T) {
 	}
 	trial.Check(t, hits, trials, rate)
 	f.Clear()
-	if f.Fill() != 0 || f.Contains(all[0]) || f.Chance() != 0 {
+	if f.FillRatio() != 0 || f.Contains(all[0]) || f.Chance() != 0 {
 		t.Error("it is not empty")
 	}
 }

@@ -11,12 +11,15 @@
 package bloomier
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 
 	"weir/filter/hash"
+	"weir/filter/internal/sealed"
 )
 
 // ErrDuplicate means that a key has several values.
@@ -148,9 +151,50 @@ func (f *Filter) FalsePositiveRate() float64 {
 
 // Bits returns the size of the cells, each of which takes as many bits as value and check.
 func (f *Filter) Bits() int {
-	bits := 0
-	for m := f.mask; m > 0; m >>= 1 {
-		bits++
+	return bits.Len64(f.mask) * len(f.cells)
+}
+
+// The encoding, in little-endian order: magic "WBMR", version 1, the bits of a value, those of a
+// value and its check, a zero byte; the cells of a part in 4 bytes, 4 zero bytes, the seed, the
+// cells in words of 8 bytes, and the XXH64 of everything before it, with seed 0. The checksum
+// detects corruption, not forgery.
+const header = "WBMR\x01"
+
+// AppendBinary appends the filter's encoding to b. The error is always nil. It implements
+// encoding.BinaryAppender.
+func (f *Filter) AppendBinary(b []byte) ([]byte, error) {
+	start := len(b)
+	b = append(append(b, header...), byte(f.values), byte(bits.Len64(f.mask)), 0)
+	b = binary.LittleEndian.AppendUint64(b, uint64(f.part))
+	b = binary.LittleEndian.AppendUint64(b, f.seed)
+	return sealed.Seal(sealed.AppendWords(b, f.cells), start), nil
+}
+
+// MarshalBinary returns the encoding of AppendBinary. It implements encoding.BinaryMarshaler.
+func (f *Filter) MarshalBinary() ([]byte, error) { return f.AppendBinary(nil) }
+
+// UnmarshalBinary decodes b into f. It accepts exactly what AppendBinary produces; otherwise it
+// fails and leaves f unchanged. It implements encoding.BinaryUnmarshaler.
+func (f *Filter) UnmarshalBinary(b []byte) error {
+	r := sealed.Open("bloomier", header, b)
+	d := Filter{values: int(r.Uint8())}
+	both := int(r.Uint8())
+	r.Zero(1)
+	if d.part = r.Uint32(); r.Err() == nil && (d.values > 48 || both < max(1, d.values) || both > 63 || d.part < 1) {
+		r.Fail("values of %d bits, %d with their check, and parts of %d cells", d.values, both, d.part)
 	}
-	return bits * len(f.cells)
+	r.Zero(4)
+	d.mask, d.seed = 1<<both-1, r.Uint64()
+	d.cells = r.Words(parts * uint64(d.part))
+	for i, c := range d.cells {
+		if c&^d.mask != 0 {
+			r.Fail("cell %d has more than %d bits", i, both)
+			break
+		}
+	}
+	if err := r.End(); err != nil {
+		return err
+	}
+	*f = d
+	return nil
 }

@@ -1,10 +1,12 @@
 package counting
 
 import (
+	"encoding/binary"
 	"math"
 
 	"weir/filter/bloom"
 	"weir/filter/hash"
+	"weir/filter/internal/sealed"
 )
 
 // spectrum is the array of a spectral Bloom filter: m saturating 32-bit
@@ -37,6 +39,30 @@ func (s *spectrum) CountHash(h uint64) uint32 {
 
 // Counter returns the element's counter of one of the k hash functions, 0…K−1.
 func (s *spectrum) Counter(h uint64, i int) uint32 { return s.counters[s.Position(h, i)] }
+
+func (s *spectrum) appendBinary(b []byte, header string) ([]byte, error) {
+	start := len(b)
+	b = appendStart(b, header, s.Geometry, s.seed)
+	for _, c := range s.counters {
+		b = binary.LittleEndian.AppendUint32(b, c)
+	}
+	return sealed.Seal(b, start), nil
+}
+
+func (s *spectrum) unmarshalBinary(b []byte, header string) error {
+	r := sealed.Open("counting", header, b)
+	g, seed := readStart(r)
+	encoded := r.Bytes(4 * int(g.M()))
+	if err := r.End(); err != nil {
+		return err
+	}
+	d := newSpectrum(g, seed)
+	for i := range d.counters {
+		d.counters[i] = binary.LittleEndian.Uint32(encoded[4*i:])
+	}
+	*s = d
+	return nil
+}
 
 func saturatingAdd(a, b uint32) uint32 {
 	if a > math.MaxUint32-b {
@@ -89,6 +115,25 @@ func (s *MinimumSelection) RemoveHash(h uint64, times uint32) bool {
 	return true
 }
 
+const selectionHeader = "WSMS\x01\x00\x00\x00"
+
+// AppendBinary appends the filter's encoding, including its seed, to b. The
+// error is always nil. It implements encoding.BinaryAppender.
+func (s *MinimumSelection) AppendBinary(b []byte) ([]byte, error) {
+	return s.appendBinary(b, selectionHeader)
+}
+
+// MarshalBinary returns the encoding of AppendBinary. It implements
+// encoding.BinaryMarshaler.
+func (s *MinimumSelection) MarshalBinary() ([]byte, error) { return s.AppendBinary(nil) }
+
+// UnmarshalBinary decodes b into s. It accepts exactly what AppendBinary
+// produces; otherwise it fails and leaves s unchanged. It implements
+// encoding.BinaryUnmarshaler.
+func (s *MinimumSelection) UnmarshalBinary(b []byte) error {
+	return s.unmarshalBinary(b, selectionHeader)
+}
+
 // MinimalIncrease is the spectral Bloom filter that raises only those of an
 // element's counters that are below its new estimate (Cohen and Matias). Its
 // estimates are never too small, and never larger than those of
@@ -112,4 +157,23 @@ func (s *MinimalIncrease) AddHash(h uint64, times uint32) {
 		c := &s.counters[s.Position(h, i)]
 		*c = max(*c, count)
 	}
+}
+
+const increaseHeader = "WSMI\x01\x00\x00\x00"
+
+// AppendBinary appends the filter's encoding, including its seed, to b. The
+// error is always nil. It implements encoding.BinaryAppender.
+func (s *MinimalIncrease) AppendBinary(b []byte) ([]byte, error) {
+	return s.appendBinary(b, increaseHeader)
+}
+
+// MarshalBinary returns the encoding of AppendBinary. It implements
+// encoding.BinaryMarshaler.
+func (s *MinimalIncrease) MarshalBinary() ([]byte, error) { return s.AppendBinary(nil) }
+
+// UnmarshalBinary decodes b into s. It accepts exactly what AppendBinary
+// produces; otherwise it fails and leaves s unchanged. It implements
+// encoding.BinaryUnmarshaler.
+func (s *MinimalIncrease) UnmarshalBinary(b []byte) error {
+	return s.unmarshalBinary(b, increaseHeader)
 }

@@ -4,10 +4,14 @@
 package cuckoo
 
 import (
+	"encoding/binary"
 	"errors"
+	"maps"
+	"slices"
 	"sync/atomic"
 
 	"weir/filter/hash"
+	"weir/filter/internal/sealed"
 )
 
 // Geometry of the table, the same as in bpf/table.h.
@@ -231,4 +235,85 @@ func (t *Table) Remove(h uint64) bool {
 		t.sharing[i]--
 	}
 	return true
+}
+
+// The encoding, in little-endian order:
+//
+//	 0  magic "WCKO"
+//	 4  version, 1
+//	 5  zero, 3 bytes
+//	 8  the number of buckets, 4 bytes
+//	12  the number of shared slots, 4 bytes
+//	16  the slots, of 8 bytes each
+//	    a bit for each slot whose key must stay, in words of 8 bytes
+//	    the shared slots in ascending order: the slot and how many keys share it beyond
+//	    the first, 4 bytes each
+//	    XXH64 of everything before it, with seed 0, 8 bytes
+//
+// The checksum detects corruption, not forgery.
+const header = "WCKO\x01\x00\x00\x00"
+
+// AppendBinary appends the table's encoding to b. The error is always nil. It implements
+// encoding.BinaryAppender.
+func (t *Table) AppendBinary(b []byte) ([]byte, error) {
+	start := len(b)
+	b = append(b, header...)
+	b = binary.LittleEndian.AppendUint32(b, t.buckets)
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(t.sharing)))
+	b = sealed.AppendWords(sealed.AppendWords(b, t.slots), t.moved)
+	for _, i := range slices.Sorted(maps.Keys(t.sharing)) {
+		b = binary.LittleEndian.AppendUint32(b, uint32(i))
+		b = binary.LittleEndian.AppendUint32(b, uint32(t.sharing[i]))
+	}
+	return sealed.Seal(b, start), nil
+}
+
+// MarshalBinary returns the encoding of AppendBinary. It implements encoding.BinaryMarshaler.
+func (t *Table) MarshalBinary() ([]byte, error) { return t.AppendBinary(nil) }
+
+// UnmarshalBinary decodes b into t, which has slots of its own from then on. It accepts exactly
+// what AppendBinary produces; otherwise it fails and leaves t unchanged. It implements
+// encoding.BinaryUnmarshaler.
+func (t *Table) UnmarshalBinary(b []byte) error {
+	r := sealed.Open("cuckoo", header, b)
+	buckets, shared := r.Uint32(), r.Uint32()
+	n := uint64(buckets) * BucketSlots
+	d := &Table{slots: r.Words(n), moved: r.Words((n + 63) / 64), sharing: make(map[int]int), buckets: buckets}
+	if r.Err() == nil {
+		d.check(r)
+	}
+	last := -1
+	for range shared {
+		i, others := int(r.Uint32()), int(r.Uint32())
+		if r.Err() == nil && (i <= last || i >= len(d.slots) || d.slots[i] == 0 || !d.isMoved(i) || others == 0) {
+			r.Fail("slot %d is shared by %d", i, others)
+		}
+		if r.Err() != nil {
+			break
+		}
+		d.sharing[i], last = others, i
+		d.len += others
+	}
+	if err := r.End(); err != nil {
+		return err
+	}
+	*t = *d
+	return nil
+}
+
+// check counts the keys, and fails where a slot is not as Add leaves it.
+func (t *Table) check(r *sealed.Reader) {
+	for i, s := range t.slots {
+		switch {
+		case s != 0 && s>>fingerprintBits == 0:
+			r.Fail("slot %d has no list", i)
+		case s == 0 && t.isMoved(i):
+			r.Fail("slot %d is empty and moved", i)
+		case s != 0:
+			t.len++
+		}
+	}
+	if used := len(t.slots) % 64; used != 0 && t.moved[len(t.moved)-1]>>used != 0 {
+		r.Fail("bits behind the last slot")
+	}
 }

@@ -171,8 +171,8 @@ func (t *Table) All() iter.Seq2[uint64, time.Duration] {
 	}
 }
 
-// Has reports whether the flow has a penalty, maybe an expired one.
-func (t *Table) Has(h uint64) bool {
+// Contains reports whether the flow has a penalty, maybe an expired one.
+func (t *Table) Contains(h uint64) bool {
 	_, _, ok := t.find(h)
 	return ok
 }

@@ -93,12 +93,12 @@ func TestImpose(t *testing.T) {
 		table.Impose(1+h, Penalty{Until: time.Duration(1+h) * time.Minute}, 0)
 	}
 	table.Impose(100, Penalty{Until: time.Hour}, time.Minute/2)
-	if table.Has(100) {
+	if table.Contains(100) {
 		t.Error("a penalty that has not expired is replaced")
 	}
 	table.Impose(100, Penalty{Until: time.Hour}, time.Minute)
-	if !table.Has(100) || table.Has(1) || table.Len() != Slots {
-		t.Errorf("100: %t, 1: %t; %d penalties", table.Has(100), table.Has(1), table.Len())
+	if !table.Contains(100) || table.Contains(1) || table.Len() != Slots {
+		t.Errorf("100: %t, 1: %t; %d penalties", table.Contains(100), table.Contains(1), table.Len())
 	}
 	// Its rate is its own: it does not begin where the expired one was.
 	limit := Penalty{Until: 2 * time.Hour, Rate: 1, Burst: 1}
@@ -107,7 +107,7 @@ func TestImpose(t *testing.T) {
 		t.Fatal("the limit is not one per second")
 	}
 	table.Impose(102, Penalty{Until: 3 * time.Hour, Rate: 1, Burst: 1}, 2*time.Hour)
-	if table.Has(101) {
+	if table.Contains(101) {
 		t.Fatal("another one was replaced")
 	}
 	if table.Check(102, 1, 2*time.Hour-time.Second) != None {
@@ -115,7 +115,7 @@ func TestImpose(t *testing.T) {
 	}
 	n := 0
 	for h, until := range table.All() {
-		if !table.Has(h) || until < time.Minute {
+		if !table.Contains(h) || until < time.Minute {
 			t.Errorf("%d until %v", h, until)
 		}
 		n++

@@ -16,7 +16,7 @@ var cellKinds = map[Kind]stable.Algorithm{Stable: stable.SBF, IBF2C: stable.IBF2
 func TestValues(t *testing.T) {
 	for kind, algorithm := range cellKinds {
 		for level := 1; level <= MaxLevel; level++ {
-			f, err := stable.New(stable.For(algorithm, 64, cellBits, Bits, 1), rand.NewPCG(1, 2))
+			f, err := stable.New(stable.Within(algorithm, 64, cellBits, Bits, 1), rand.NewPCG(1, 2))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -138,7 +138,7 @@ func TestReplicaFollows(t *testing.T) {
 		if err := r.Apply(msg, now); err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
-		if !r.filter.Equal(p.Bits()) {
+		if !r.filter.Equal(p.set.Bits()) {
 			t.Fatalf("round %d: the replica differs", round)
 		}
 		for i, in := range inserted {
@@ -165,12 +165,12 @@ func TestDeltaIsSmall(t *testing.T) {
 		p.Add(b)
 	}
 	full := p.Publish()
-	before := p.Bits()
+	before := p.set.Bits()
 	for b := range numbers(100_000, 100_100) {
 		p.Add(b)
 	}
 	delta := p.Publish()
-	changed := float64(p.Bits().Ones() - before.Ones())
+	changed := float64(p.set.Bits().Ones() - before.Ones())
 	q := changed / m
 	want := -m * (q*math.Log2(q) + (1-q)*math.Log2(1-q)) / 8
 	t.Logf("filter %d bytes; %.0f bits changed: delta %d bytes, entropy %.1f", len(full), changed, len(delta), want)

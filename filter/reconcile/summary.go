@@ -27,7 +27,7 @@ var (
 // others replicate. It sends them the changes since the last update,
 // entropy-coded. It is not safe for concurrent use.
 type Publisher struct {
-	*counting.Filter
+	set            *counting.Filter
 	epoch, version uint64
 	sent           *bloom.Filter // as of version
 }
@@ -36,8 +36,18 @@ type Publisher struct {
 // functions. The epoch distinguishes restarts of the publisher and must grow
 // with each; its start time will do.
 func NewPublisher(g bloom.Geometry, seed, epoch uint64) *Publisher {
-	return &Publisher{Filter: counting.New(g, seed), epoch: epoch, sent: bloom.New(g, seed)}
+	return &Publisher{set: counting.New(g, seed), epoch: epoch, sent: bloom.New(g, seed)}
 }
+
+// Add adds an element to the set. One added twice must be removed twice.
+func (p *Publisher) Add(b []byte) { p.set.Add(b) }
+
+// Remove removes an element from the set. It reports false, and changes nothing, if it is not
+// there.
+func (p *Publisher) Remove(b []byte) bool { return p.set.Remove(b) }
+
+// Contains reports whether an element may be in the set, published or not.
+func (p *Publisher) Contains(b []byte) bool { return p.set.Contains(b) }
 
 // Publish makes the present set the next version and returns the message that
 // updates a replica from the previous one: a delta or, if that is smaller and
@@ -45,7 +55,7 @@ func NewPublisher(g bloom.Geometry, seed, epoch uint64) *Publisher {
 // replicas from going stale.
 func (p *Publisher) Publish() []byte {
 	before := p.sent
-	p.sent = p.Bits()
+	p.sent = p.set.Bits()
 	p.version++
 	changes := xor(before.Words(), p.sent.Words())
 	if p.version == 1 || p.rarer(changes) > p.rarer(p.sent.Words()) {
@@ -61,7 +71,7 @@ func (p *Publisher) rarer(words []uint64) int {
 	for _, w := range words {
 		ones += bits.OnesCount64(w)
 	}
-	return min(ones, int(p.M())-ones)
+	return min(ones, int(p.set.M())-ones)
 }
 
 // Snapshot returns a message that brings any replica to the last published
@@ -95,10 +105,10 @@ func (p *Publisher) message(kind byte, words []uint64) []byte {
 	b := append([]byte(prefix), kind, 0, 0)
 	b = binary.LittleEndian.AppendUint64(b, p.epoch)
 	b = binary.LittleEndian.AppendUint64(b, p.version)
-	b, _ = p.Geometry.AppendBinary(b) // never fails
-	b = binary.LittleEndian.AppendUint64(b, p.Seed())
+	b, _ = p.set.Geometry.AppendBinary(b) // never fails
+	b = binary.LittleEndian.AppendUint64(b, p.set.Seed())
 	b = binary.LittleEndian.AppendUint64(b, sum(p.sent))
-	b = compress.AppendBits(b, words, p.M())
+	b = compress.AppendBits(b, words, p.set.M())
 	return binary.LittleEndian.AppendUint64(b, hash.Sum(0, b))
 }
 

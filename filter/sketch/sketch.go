@@ -19,7 +19,6 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
-	"unsafe"
 
 	"weir/filter/hash"
 )
@@ -132,8 +131,7 @@ func Over[C Counter](layout Layout, rows int, counters []C) (*Sketch[C], error) 
 
 // lanes returns the number of counters in a line.
 func lanes[C Counter]() int {
-	var c C
-	return lineBytes / int(unsafe.Sizeof(c))
+	return lineBytes / width[C]()
 }
 
 // at returns the indices of the flow's counters.

@@ -13,7 +13,7 @@ import (
 // A filter that was encoded and decoded answers as before, and goes on as before.
 func TestEncode(t *testing.T) {
 	for _, a := range Algorithms {
-		p := For(a, 1001, 3, 4, 10)
+		p := Within(a, 1001, 3, 4, 10)
 		f := mustNew(t, p, rand.NewPCG(1, 1))
 		for i := range uint64(3000) {
 			f.Add(hash.Nth(0, i), 1+int(i)%f.M())
@@ -76,7 +76,7 @@ func TestDecodeRejects(t *testing.T) {
 
 func FuzzUnmarshal(f *testing.F) {
 	for _, a := range Algorithms {
-		filter := mustNew(f, For(a, 10, 3, 2, 3), rand.NewPCG(0, 0))
+		filter := mustNew(f, Within(a, 10, 3, 2, 3), rand.NewPCG(0, 0))
 		filter.Add(1, 1)
 		b, _ := filter.MarshalBinary()
 		f.Add(b)

@@ -11,7 +11,7 @@ import (
 // A stable Bloom filter in 64 KB detects duplicates in an endless stream with a
 // constant false-positive rate.
 func ExampleFilter() {
-	p := stable.For(stable.SBF, 64<<10, 3, 4, 100)
+	p := stable.Within(stable.SBF, 64<<10, 3, 4, 100)
 	f, err := stable.New(p, rand.NewPCG(1, 2))
 	if err != nil {
 		log.Fatal(err)

@@ -66,9 +66,9 @@ type Params struct {
 	P         int // cells decremented for each item, at least 1; 0 for BF
 }
 
-// For returns the parameters that fill the given memory: as many cells of d
+// Within returns the parameters that fill the given memory: as many cells of d
 // bits (one bit for BF, which has no use for more) as fit.
-func For(a Algorithm, bytes, bits, k, p int) Params {
+func Within(a Algorithm, bytes, bits, k, p int) Params {
 	if a == BF {
 		bits, p = 1, 0
 	}

@@ -22,7 +22,7 @@ const (
 	most   = 50 // largest importance
 )
 
-func tableIII(a Algorithm) Params { return For(a, memory, bits, k, p) }
+func tableIII(a Algorithm) Params { return Within(a, memory, bits, k, p) }
 
 // decaying lists the algorithms that forget.
 var decaying = []Algorithm{SBF, IBF2C, IBFMC, IBFH}

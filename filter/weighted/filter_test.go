@@ -203,6 +203,9 @@ func TestNew(t *testing.T) {
 	shares := u.Queries()
 	hot := shares[0] * u[0].Count
 	want := f.FalsePositiveRate(u)
+	if want > rate {
+		t.Errorf("a rate of %g, where %g was asked for", want, rate)
+	}
 	hits, trials := 0, trial.Count(want, 0.03)
 	for range trials {
 		of := 1

@@ -167,7 +167,7 @@ func (c *counters) same(t *testing.T) {
 			compareWords(t, fmt.Sprintf("flows of tracker %d", i), flows, twin.flows)
 			if twin.pairs != nil {
 				compareWords(t, fmt.Sprintf("pairs of tracker %d", i), n.PairWords(i, bank), twin.pairs.Words())
-				t.Logf("the pairs fill %.3f of their bits", twin.pairs.Fill())
+				t.Logf("the pairs fill %.3f of their bits", twin.pairs.FillRatio())
 			}
 			in := 0
 			for range twin.Flows() {

@@ -38,7 +38,7 @@ func ibfParams(a stable.Algorithm) stable.Params { return ibfParamsOf(a, ibfBits
 
 // ibfParamsOf is ibfParams with cells of another number of bits.
 func ibfParamsOf(a stable.Algorithm, bits int) stable.Params {
-	p := stable.For(a, ibfMemory, bits, ibfK, ibfP)
+	p := stable.Within(a, ibfMemory, bits, ibfK, ibfP)
 	p.Cells = 8 * ibfMemory / bits
 	return p
 }
@@ -155,7 +155,7 @@ rate (1 − V₀)^K that follows from it. The importances are as in Figure 9:
 every one of 1…50 as often.`)
 	p.table([]string{"", "zeros, measured", "V₀", "(1 − V₀)^K", "paper"}, rows...)
 
-	two, err := stable.For(stable.IBF2C, ibfMemory, ibfBits, ibfK, ibfP).FalsePositive(stable.Levels{0.5, 0, 0, 0, 0, 0, 0.5})
+	two, err := stable.Within(stable.IBF2C, ibfMemory, ibfBits, ibfK, ibfP).FalsePositive(stable.Levels{0.5, 0, 0, 0, 0, 0, 0.5})
 	p.fail(err)
 	p.text(`In the paper's own chain for two classes each has probability 1/2; (1 − V₀)^K is
 %s there.`, fixed(two, 2))
@@ -202,7 +202,7 @@ negatives; only in the paper's data set 1 are its false positives more numerous.
 	var rows [][]string
 	for _, items := range []int{60000, 150000, 300000} {
 		row := []string{fmt.Sprint(items)}
-		for _, params := range []stable.Params{ibfParams(stable.BF), stable.For(stable.BF, ibfMemory, ibfBits, ibfK, ibfP), ibfParams(stable.SBF)} {
+		for _, params := range []stable.Params{ibfParams(stable.BF), stable.Within(stable.BF, ibfMemory, ibfBits, ibfK, ibfP), ibfParams(stable.SBF)} {
 			r := p.ibfRates(params, ibfStream(ibfDistributions[0].weight, items, 0.3), 1)
 			row = append(row, fixed(100*r.FP(), 2))
 		}

@@ -45,7 +45,7 @@ func (r *Recorder) Samples() (all []stage.Sample) {
 		put(memory, float64(filters*r.part.Filter.Bytes()))
 		var last struct{ fill, chance float64 }
 		if n := len(l.slices); n > 0 {
-			last.fill, last.chance = l.slices[n-1].Filter.Fill(), l.slices[n-1].Chance()
+			last.fill, last.chance = l.slices[n-1].Filter.FillRatio(), l.slices[n-1].Chance()
 		}
 		put(fill, last.fill)
 		put(chance, last.chance)

@@ -168,10 +168,10 @@ func (w *Watcher) impose(t *tracker, now time.Duration, set []*punished, on inte
 	}
 	w.setPenalized(on, table)
 	for _, p := range set {
-		p.active = table.Has(p.Hash)
+		p.active = table.Contains(p.Hash)
 	}
 	for h := range displaced {
-		if table.Has(h) {
+		if table.Contains(h) {
 			continue
 		}
 		if _, p := w.owner(h); p == nil || p.until > now {
@@ -307,7 +307,7 @@ func (w *Watcher) reviewTracker(t *tracker, i int, now time.Duration, on interfa
 	for _, p := range changed {
 		if x, ok := t.sentence(p, now); !ok {
 			table.Remove(p.Hash)
-		} else if table.Has(p.Hash) { // otherwise it gets one if it is still heavy
+		} else if table.Contains(p.Hash) { // otherwise it gets one if it is still heavy
 			table.Set(p.Hash, x)
 		}
 	}

@@ -640,7 +640,7 @@ func TestProtected(t *testing.T) {
 						t.Fatal(err)
 					}
 					hash := h.sources[source].flow.Hash
-					if !tb.Has(hash) {
+					if !tb.Contains(hash) {
 						continue
 					}
 					rate := 0.0
