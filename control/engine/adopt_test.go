@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -92,7 +93,7 @@ func TestAdopt(t *testing.T) {
 	for i := range uint32(1 << 12) {
 		half.Networks[i<<20] = membership.Sighting{Found: 1, Exposed: 1}
 	}
-	classed.Demand.Sightings = &membership.Sightings{Periods: []membership.Period{half}}
+	classed.Demand.Sightings = &membership.Sightings{Periods: slices.Repeat([]membership.Period{half}, membership.MaxPeriods)}
 	for name, c := range map[string]Config{"": approximate, "with classes of networks": classed} {
 		t.Run(name, func(t *testing.T) { testAdopt(t, c) })
 	}

@@ -181,9 +181,18 @@ type ClassShare struct {
 	Predicted float64
 }
 
-// worthClasses is the largest quotient of the rates with and without classes: closer to 1, a change of
-// traffic would soon make classes worse than none.
-const worthClasses = 0.9
+const (
+	// worthClasses is the largest quotient of the rates with and without classes: closer to 1, a change of
+	// traffic would soon make classes worse than none.
+	worthClasses = 0.9
+	// provenLoss bounds how many times the rate without classes any class has, whatever is sent. Counted
+	// rates differ from predicted ones by a hundredth.
+	provenLoss = 1.04
+	// trustedLoss is the bound where the periods agree that classes win much.
+	trustedLoss = 2
+	// honestShare is the share of what was found in the most honest period that is assumed not to be forged.
+	honestShare = 1. / 3
+)
 
 // PlanClasses gives classes extra bits, given the listed keys of each, the number of all listed keys, and
 // which elements were found that are not listed. All keys have the same number of bits where that would
@@ -192,6 +201,25 @@ const worthClasses = 0.9
 //
 // [weighted.Universe.Optimal] gives k_e, which is bounded by the bits that all keys have and by
 // [weighted.Dropping], and rounded to the nearest integer.
+//
+// # What an adversary can do
+//
+// Packets that nobody has authenticated say which elements there are, so whoever forges sources may choose
+// the shares of all classes. Let r(q) = Σ q_e r_e be the rate of traffic with the shares q, and r the rate
+// without classes, in the same memory.
+//
+// Every class has at least k bits, and what passes more bits passes the first k of them. So for any q
+//
+//	r(q) ≤ max r_e ≤ r_k ≤ 1.04 r
+//
+// where r_k is the rate of k bits among all bits that are set, those of classes with more bits, too. This
+// bounds what classes gain: a listed key can have only 0.07 bits more, on average, before r_k exceeds 1.05 r.
+//
+// Where the gain is large, r_k may be 2 r. This needs [MaxPeriods] periods, in each of which the elements
+// that were found, with the shares q_p, have r(q_p) ≤ 1.04 r/3, three standard errors included. If in one of them a third or more was honest,
+// with the shares h, then q_p = a·h + (1-a)·g with a ≥ 1/3, whatever g was forged, and so
+//
+//	r(h) ≤ r(q_p)/a ≤ 1.04 r
 func (l *Layout) PlanClasses(listed *ClassCounts, found *Sightings, all int) {
 	if l.Mode != Approximate || l.Lines == 0 || all == 0 {
 		return
@@ -204,20 +232,59 @@ func (l *Layout) PlanClasses(listed *ClassCounts, found *Sightings, all int) {
 	l.Classes, l.ClassShares = nil, nil
 	plain := fpr.BestCascade(all, l.Lines, fpr.MaxFurther)
 	l.First, l.Rest = plain.First, plain.Rest
+	rate := l.FalsePositiveRate(all)
 	p := &classPlan{
 		listed: listed, found: shares, all: float64(all), without: float64(all) - listed.sum(), unclassed: plain.K(),
 		k: optimal(listed, &shares.of, float64(l.Lines)*cascade.LineBits),
 	}
-	best, rate := *l, worthClasses*l.FalsePositiveRate(all)
-	for base := leastClassed; base <= min(plain.K(), maxClassedFirst+fpr.MaxFurther*fpr.MaxRest); base++ {
-		next := *l
-		next.First, next.Rest = maxClassedFirst, base-maxClassedFirst
-		next.setClasses(p)
-		if r := next.FalsePositiveRate(all); r < rate {
-			best, rate = next, r
+	if len(found.Periods) == MaxPeriods {
+		next, of := l.planClasses(p, all, trustedLoss*rate)
+		trusted := next.FalsePositiveRate(all) < worthClasses*rate
+		for i := range found.Periods {
+			one := next.shares(found.Periods[i : i+1])
+			trusted = trusted && one != nil && one.atMost(of, next.ClassRates(all)) <= provenLoss*honestShare*rate
+		}
+		if trusted {
+			*l = next
+			return
 		}
 	}
-	*l = best
+	if next, _ := l.planClasses(p, all, provenLoss*rate); next.FalsePositiveRate(all) < worthClasses*rate {
+		*l = next
+	}
+}
+
+// planClasses returns the layout with the bits of classes that have the lowest rate, if no class has more than
+// the limit; and those bits that an element would find which were chosen without it. Without such a layout it
+// returns l.
+func (l *Layout) planClasses(p *classPlan, all int, limit float64) (best Layout, of Classes) {
+	best, rate := *l, math.Inf(1)
+	for base := leastClassed; base <= min(p.unclassed, maxClassedFirst+fpr.MaxFurther*fpr.MaxRest); base++ {
+		next := *l
+		next.First, next.Rest = maxClassedFirst, base-maxClassedFirst
+		most := float64(weighted.Dropping.Most)
+		half := p.byBits(base, float64(l.Lines)*cascade.LineBits*math.Ln2)
+		low, high := -most, most
+		for range 16 {
+			by := (low + high) / 2
+			next.setClasses(p, by)
+			if next.ClassRates(all)[0] > limit {
+				high = by
+			} else {
+				low = by
+			}
+		}
+		for _, by := range []float64{low, min(low, half)} {
+			without := next.setClasses(p, by)
+			if next.ClassRates(all)[0] > limit {
+				continue
+			}
+			if r := next.FalsePositiveRate(all); r < rate {
+				best, of, rate = next, without, r
+			}
+		}
+	}
+	return best, of
 }
 
 // classPlan determines the bits of classes.
@@ -230,6 +297,30 @@ type classPlan struct {
 	k         []float64 // the optimum
 }
 
+// bounded returns the bits of a class, by more than the optimum.
+func (p *classPlan) bounded(i, base int, by float64) float64 {
+	return min(max(p.k[i]+by, float64(base)), float64(weighted.Dropping.Most))
+}
+
+// byBits returns by how many bits the optimum changes where some classes are bounded, until all keys have that
+// many.
+func (p *classPlan) byBits(base int, all float64) (by float64) {
+	low, high := -float64(weighted.Dropping.Most), float64(weighted.Dropping.Most)
+	for range 30 {
+		by = (low + high) / 2
+		bits := p.without * float64(p.unclassed)
+		for i, n := range p.listed {
+			bits += n * p.bounded(i, base, by)
+		}
+		if bits > all {
+			high = by
+		} else {
+			low = by
+		}
+	}
+	return low
+}
+
 // RateOf returns the share of these elements that are taken for listed ones. [Layout.FalsePositiveRate]
 // is the same for the elements that the plan of the classes had.
 func (l *Layout) RateOf(found *Sightings, n int) (rate float64) {
@@ -240,41 +331,28 @@ func (l *Layout) RateOf(found *Sightings, n int) (rate float64) {
 	return shares.rate(l.Classes, l.ClassRates(n))
 }
 
-// setClasses sets the classes' bits beyond those that all keys have.
-func (l *Layout) setClasses(p *classPlan) {
-	least, most := float64(l.First+l.Rest), float64(weighted.Dropping.Most)
-	bounded := func(i int, by float64) float64 { return min(max(p.k[i]+by, least), most) }
-	// Where some are bounded, all others change until half of the bits are set again.
-	low, high := -most, most
-	for range 30 {
-		by := (low + high) / 2
-		bits := p.without * float64(p.unclassed)
-		for i, n := range p.listed {
-			bits += n * bounded(i, by)
-		}
-		if bits > float64(l.Lines)*cascade.LineBits*math.Ln2 {
-			high = by
-		} else {
-			low = by
-		}
-	}
+// setClasses sets the classes' bits beyond those that all keys have, by more than the optimum. It returns those
+// that an element of each class would have had which was not found.
+func (l *Layout) setClasses(p *classPlan, by float64) (without Classes) {
+	base := l.First + l.Rest
+	extra := func(i int, by float64) byte { return byte(int(math.Round(p.bounded(i, base, by))) - base) }
 	l.Classes, l.ClassShares = make(Classes, NumClasses+1), nil
+	without = make(Classes, NumClasses+1)
 	var of [MaxExtra + 1]ClassShare
 	for i, share := range p.found.of {
-		extra := int(math.Round(bounded(i, low)) - least)
-		without := extra
+		l.Classes[i] = extra(i, by)
+		without[i] = l.Classes[i]
 		if share > 0 {
 			others := withUnknown(share * (1 - 1/max(p.found.number[i], 1)))
-			without = int(math.Round(bounded(i, low+math.Log2(others/withUnknown(share)))) - least)
+			without[i] = extra(i, by+math.Log2(others/withUnknown(share)))
 		}
-		l.Classes[i] = byte(extra)
-		of[extra].Classes++
-		of[extra].Listed += p.listed[i] / p.all
-		of[extra].Elements += share
-		of[extra].Predicted += unknownShare / NumClasses
-		of[without].Predicted += (1 - unknownShare) * share
+		of[l.Classes[i]].Classes++
+		of[l.Classes[i]].Listed += p.listed[i] / p.all
+		of[l.Classes[i]].Elements += share
+		of[l.Classes[i]].Predicted += unknownShare / NumClasses
+		of[without[i]].Predicted += (1 - unknownShare) * share
 	}
-	unclassed := p.unclassed - int(least)
+	unclassed := p.unclassed - base
 	l.Classes[NumClasses] = byte(unclassed)
 	of[unclassed].Listed += p.without / p.all
 	for extra, s := range of {
@@ -282,6 +360,7 @@ func (l *Layout) setClasses(p *classPlan) {
 			l.ClassShares = append(l.ClassShares, s)
 		}
 	}
+	return without
 }
 
 // optimal returns the k_e of each class, a real number, +Inf where nothing is listed.

@@ -145,6 +145,8 @@ func countClass(l *Layout, c *ClassCounts, k key.Key) {
 type world struct {
 	random
 	listed, sending []float64 // sums of the networks' shares
+	forged          int
+	ranks           []int
 }
 
 const networks = 1000
@@ -186,7 +188,7 @@ func TestPlanClasses(t *testing.T) {
 	for _, c := range []struct {
 		bits, exponent float64
 		least          float64 // times fewer
-	}{{8, 1.1, 5}, {10, 1.1, 10}, {16, 1.1, 15}, {10, 0.5, 1.1}, {10, 0, 1}} {
+	}{{8, 1.1, 8}, {10, 1.1, 8}, {16, 1.1, 8}, {10, 0.8, 1.2}, {10, 0, 1}} {
 		if c.bits > 10 && !long.Enabled {
 			continue // mistakes are rare
 		}
@@ -301,9 +303,12 @@ func TestPlanClassesAgain(t *testing.T) {
 		for i := range listed {
 			listed[i] = float64(n) / NumClasses
 		}
-		found.Periods = []Period{{Networks: make(map[uint32]Sighting)}}
-		for i := range sending {
-			found.Periods[0].Networks[uint32(i)<<16] = Sighting{Found: 400, Exposed: 1}
+		found.Periods = make([]Period, MaxPeriods)
+		for p := range found.Periods {
+			found.Periods[p].Networks = make(map[uint32]Sighting)
+			for i := range sending {
+				found.Periods[p].Networks[uint32(i)<<16] = Sighting{Found: 50, Exposed: 1}
+			}
 		}
 		l, err := PlanLayout(Census{Keys: map[key.Shape]int{hosts4: n}}, Approximate, 10, secretOf(1))
 		if err != nil {

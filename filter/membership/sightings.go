@@ -2,6 +2,7 @@ package membership
 
 import (
 	"maps"
+	"math"
 
 	"weir/filter/key"
 )
@@ -126,6 +127,17 @@ func (l *Layout) shares(periods []Period) *classShares {
 		s.of[i] /= n
 	}
 	return &s
+}
+
+// atMost returns the share of the elements that a set passes, given the rates of each number of extra bits, and
+// three standard errors more: few elements say little of those that come next.
+func (s *classShares) atMost(c Classes, passed []float64) float64 {
+	mean, square, n := 0., 0., s.number.sum()
+	for i, share := range s.of {
+		mean += share * passed[c[i]]
+		square += share * passed[c[i]] * passed[c[i]]
+	}
+	return mean + 3*math.Sqrt(max(square-mean*mean, 0)/n)
 }
 
 // rate returns the share of the elements that a set passes, given the rates of each number of extra bits.
