@@ -1,0 +1,209 @@
+package daemon
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"weir/filter/packet"
+	"weir/tests/lab"
+	"weir/tests/long"
+	"weir/tests/wait"
+)
+
+// machine is a host with directories of its own where packages put their files, in which commands run as its operator
+// types them.
+type machine struct {
+	t      *testing.T
+	dir    string
+	holder int // a process in its namespaces
+}
+
+// The commands that a machine has beside weir's. systemctl does what the units say.
+var machineCommands = map[string]string{
+	"sudo":     `exec "$@"`,
+	"sudoedit": `sed -i 's|^servers:.*|servers: ["tls://10.0.1.1:4222"]|' "$1"`,
+	"ssh":      `shift; exec nsenter -t "$(cat "$PEER/holder")" -m -n "$@"`,
+	"systemctl": `unit=${@: -1}
+line() { sed -n "s/^$1=//p" "$UNITS/$unit.service"; }
+[ "$1" = reload ] && exec $(line ExecReload)
+if [ -f /run/$unit.pid ]; then kill $(cat /run/$unit.pid); while [ -d /proc/$(cat /run/$unit.pid)/fd ]; do sleep 0.05; done; fi
+setsid $(line ExecStart) >>/run/$unit.log 2>&1 </dev/null &
+echo $! >/run/$unit.pid`,
+}
+
+// newMachine makes a machine in a network namespace. Its peer is where ssh leads.
+func newMachine(t *testing.T, netns, dir, peer string) *machine {
+	t.Helper()
+	m := &machine{t: t, dir: dir}
+	hub, err := hubBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{"bin", "units", "etc/weir", "etc/weir-hub/keys", "lib", "run/weir", "run/weir-hub"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range machineCommands {
+		if err := os.WriteFile(filepath.Join(dir, "bin", name), []byte("#!/bin/bash\nUNITS="+dir+"/units PEER="+peer+"\n"+text+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for to, from := range map[string]string{"bin/weir": releases[0].path, "bin/weir-hub": hub} {
+		if err := os.Symlink(from, filepath.Join(dir, to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for to, from := range map[string]string{
+		"etc/weir/weir.yaml": "control/config/weir.yaml", "etc/weir-hub/hub.yaml": "control/config/hub.yaml",
+		"units/weir.service": "cmd/weir/packaging/weir.service", "units/weir-hub.service": "cmd/weir-hub/packaging/weir-hub.service",
+	} {
+		text, err := os.ReadFile(filepath.Join(root, from))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, to), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := exec.Command("unshare", "--mount", "--pid", "--fork", "--kill-child=SIGKILL", "bash", "-ec", `
+cp -a /etc/passwd /etc/group /etc/nsswitch.conf /etc/ld.so.* "$0/etc/"
+grep -q ^weir: "$0/etc/group" || echo weir:x:990: >>"$0/etc/group"
+mount --bind "$0/etc" /etc; mount --bind "$0/lib" /var/lib; mount -t bpf bpf /sys/fs/bpf; mount --bind "$0/run" /run
+cut -d' ' -f4 /proc/self/stat >"$0/holder.new"; mv "$0/holder.new" "$0/holder"
+exec sleep infinity`, dir)
+	c.Stderr = os.Stderr
+	if err := start(c, netns); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	wait.For(t, "the machine is there", func() bool {
+		text, err := os.ReadFile(filepath.Join(dir, "holder"))
+		if err == nil {
+			_, err = fmt.Sscan(string(text), &m.holder)
+		}
+		return err == nil
+	})
+	return m
+}
+
+// try runs a command as its operator types it.
+func (m *machine) try(command string) (string, error) {
+	c := exec.Command("nsenter", "-t", fmt.Sprint(m.holder), "-m", "-n", "-p", "bash", "-c", "set -o pipefail\n"+command)
+	c.Env = append(os.Environ(), "PATH="+m.dir+"/bin:"+os.Getenv("PATH"))
+	out, err := c.CombinedOutput()
+	return string(out), err
+}
+
+// run is try of a command that does what it says.
+func (m *machine) run(command string) string {
+	m.t.Helper()
+	out, err := m.try(command)
+	if err != nil {
+		var logs string
+		for _, unit := range []string{"weir", "weir-hub"} {
+			text, _ := os.ReadFile(filepath.Join(m.dir, "run", unit+".log"))
+			logs += string(text[max(0, len(text)-1500):])
+		}
+		m.t.Fatalf("%s: %v\n%s\nlogs:\n%s", command, err, out, logs)
+	}
+	return out
+}
+
+// Who follows docs/fleet.md word for word, with what the packages install, has a packet dropped at the end.
+func TestFleetPage(t *testing.T) {
+	long.Seconds(t)
+	t.Parallel()
+	lab.Root(t)
+	text, err := os.ReadFile("../../docs/fleet.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, page, _ := strings.Cut(string(text), "\n## Two machines\n")
+	page, _, ok := strings.Cut(page, "\nThe service `weir-hub` runs")
+	if !ok {
+		t.Fatal("the page has no section with two machines")
+	}
+	hubHost, nodeHost := lab.NewHost(t, "hub"), lab.NewHost(t, "node")
+	up, down := lab.Join(t, 1, 1500, hubHost, "node", nodeHost, "eth0")
+	dir := t.TempDir()
+	hub := newMachine(t, hubHost.Netns, filepath.Join(dir, "hub"), filepath.Join(dir, "node"))
+	node := newMachine(t, nodeHost.Netns, filepath.Join(dir, "node"), "")
+	probe := lab.NewProbe(t, &lab.Lab{A: up, B: down})
+	passes := func(source string) bool {
+		return probe.Pass(t, packet.Frame(from(netip.MustParseAddr(source))))[0] != nil
+	}
+
+	// What the page shows in blocks is what the test does, in order.
+	var blocks []string
+	for line := range strings.Lines(page) {
+		if line, is := strings.CutPrefix(strings.TrimRight(line, "\n"), "    "); is {
+			if n := len(blocks); n > 0 && strings.HasSuffix(blocks[n-1], "|") {
+				blocks[n-1] += "\n" + line
+			} else {
+				blocks = append(blocks, line)
+			}
+		}
+	}
+	next := func(begins string) string {
+		t.Helper()
+		if len(blocks) == 0 || !strings.HasPrefix(blocks[0], begins) {
+			t.Fatalf("the page goes on with %q, and this test with %s", blocks, begins)
+		}
+		command := blocks[0]
+		blocks = blocks[1:]
+		return command
+	}
+	flowing := strings.Join(strings.Fields(page), " ")
+	inText := func(command string) string { // between backquotes
+		t.Helper()
+		if !strings.Contains(flowing, "`"+command+"`") {
+			t.Fatalf("the page does not have %s", command)
+		}
+		return command
+	}
+	hub.run(next("sudo weir hub init"))
+	hub.run(next("sudoedit"))
+	hub.run(next("sudo systemctl enable --now weir-hub"))
+	hub.run(next("sudo weir hub enroll edge-1"))
+	node.run("cat >>/etc/weir/weir.yaml <<'E'\n" + next("fleet: {") + "\nE")
+	node.run(inText("sudo systemctl restart weir"))
+	wait.For(t, "the status says that the node is in monitor mode", func() bool {
+		out, _ := hub.try("weir fleet status")
+		return strings.Contains(out, "monitor mode")
+	})
+	node.run("sed -i 's/^" + inText("monitor: true") + "/" + inText("monitor: false") + "/' /etc/weir/weir.yaml")
+	node.run(inText("sudo systemctl reload weir"))
+	wait.For(t, "the node enforces", func() bool {
+		out, _ := hub.try("weir fleet status")
+		return strings.Contains(out, "1 of 1 that report enforce")
+	})
+	if !passes("198.51.100.7") {
+		t.Fatal("the packet does not pass before it is listed")
+	}
+	block := hub.run(next("sudo weir fleet block"))
+	if said := inText("in effect on 1 of 1 nodes"); !strings.HasSuffix(block, said+"\n") {
+		t.Errorf("the command has printed %q, and the page has %s", block, said)
+	}
+	if passes("198.51.100.7") || !passes("203.0.113.7") {
+		t.Errorf("packets pass: listed %t, other %t", passes("198.51.100.7"), passes("203.0.113.7"))
+	}
+	if out, _ := hub.try(next("sudo weir fleet status")); !strings.Contains(out, "1 of 1 that report enforce") { // feeds fail here
+		t.Errorf("%s", out)
+	}
+	if out := hub.run(next("sudo weir fleet explain 198.51.100.7")); !strings.Contains(out, "drop") || !strings.Contains(out, "edge-1") {
+		t.Errorf("%s", out)
+	}
+	if len(blocks) > 0 {
+		t.Errorf("the page goes on with %q", blocks)
+	}
+}
