@@ -369,9 +369,12 @@ func (l *List) enter(epoch uint64) (entered bool, err error) {
 	}
 	before := l.past
 	if l.place.Version > 0 {
-		own := []wire.Ancestor{l.opened}
-		if l.taken == nil {
-			own = append(own, l.last())
+		own := []wire.Ancestor{l.opened, l.last()}
+		if l.taken != nil { // what l has of its own is of this start
+			own = own[:1]
+		}
+		if slices.ContainsFunc(l.taken, func(a wire.Ancestor) bool { return a.Epoch == l.opened.Epoch && !a.Before(l.opened.Place) }) {
+			own = nil // what was taken goes on from there
 		}
 		l.past = joined(own, l.taken, l.past)
 	}
