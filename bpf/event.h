@@ -27,7 +27,7 @@ struct sampling {
 	__u32 snap;  /* bytes of a frame, at most EVENT_FRAME */
 	__u32 first; /* 1: flows that are new have events, where they are looked for */
 	/* By reason: one packet in this many, a power of two; 0: none. */
-	__u32 one_in[MAX_REASONS + 1];
+	__u32 one_in[MAX_REASONS + 3];
 };
 
 struct event {

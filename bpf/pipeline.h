@@ -4,7 +4,7 @@
  *
  *	parse -> failsafe -> loop check -> heavy hitters, limits -> block match ->
  *	(allow match, reply) ->
- *	policing -> count, event, first-seen flows -> loop filter, digest -> multicast
+ *	policing -> count, event, first-seen flows, sample -> loop filter, digest -> multicast
  *
  * The allow lists are asked only when a stage wants to drop, so they cost clean
  * traffic nothing; and before policing, which leaves out what they contain. Heavy
@@ -35,6 +35,7 @@
 #include "policy.h"
 #include "replies.h"
 #include "rules.h"
+#include "sampler.h"
 #include "stats.h"
 #include "threshold.h"
 #include "tracker.h"
@@ -291,6 +292,7 @@ static __always_inline int leave(struct context *ctx, struct cpu_row *row, struc
 	}
 	if (first_seen.lines)
 		observe_flow(ctx, row, p);
+	sample_packet(ctx, row, p->reason);
 	action = action_of(p->reason);
 	if (reject && action == XDP_DROP)
 		keep(row, p); /* for refuse() */
@@ -610,6 +612,7 @@ static __always_inline int judge_lean(struct context *ctx, const struct plain *h
 		if (digest_config.lines)
 			record_digest(ctx, row, p);
 		remember(ctx, row, p);
+		sample_packet(ctx, row, REASON_CLEAN | SAMPLER_LEAN);
 		return XDP_PASS;
 	}
 	if (rules.nodes && list > 0) {
@@ -625,9 +628,11 @@ static __always_inline int judge_lean(struct context *ctx, const struct plain *h
 			count_list(list, h->len);
 			if (monitor) {
 				count_reason(row, REASON_WOULD_BLOCK, h->len);
+				sample_packet(ctx, row, REASON_WOULD_BLOCK | SAMPLER_LEAN);
 				return XDP_PASS;
 			}
 			count_reason(row, REASON_BLOCKED, h->len);
+			sample_packet(ctx, row, REASON_BLOCKED | SAMPLER_LEAN);
 			return XDP_DROP;
 		}
 	}

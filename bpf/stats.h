@@ -17,7 +17,14 @@ struct counter {
 	__u64 bytes;
 };
 
-#define MAX_REASONS 26
+#define MAX_REASONS 25
+
+/* How far the sampler is: see sampler.h. */
+struct sampler_gap {
+	__u32 left; /* packets until the next record, without its own */
+	__u32 gap;  /* as drawn, with its own */
+	__u64 pad;
+};
 
 /*
  * A CPU's counters, and the packet that it is processing. A program of an interface
@@ -26,6 +33,7 @@ struct counter {
  */
 struct cpu_row {
 	struct counter by_reason[MAX_REASONS];
+	struct sampler_gap sampler;
 	__u64 refuted;	   /* keys that passed the cascade, and that hot table or table refuted */
 	__u64 events_lost; /* because the ring buffer was full */
 	__u64 banks;	   /* set by the control plane: bit i is the active bank of tracker i */

@@ -40,10 +40,16 @@ type WeirConversation struct {
 
 type WeirCpuRow struct {
 	_        structs.HostLayout
-	ByReason [26]struct {
+	ByReason [25]struct {
 		_       structs.HostLayout
 		Packets uint64
 		Bytes   uint64
+	}
+	Sampler struct {
+		_    structs.HostLayout
+		Left uint32
+		Gap  uint32
+		Pad  uint64
 	}
 	Refuted    uint64
 	EventsLost uint64
@@ -470,13 +476,49 @@ type WeirRuleLayout struct {
 	Cpus      uint32
 }
 
+type WeirSamplerBank struct {
+	_     structs.HostLayout
+	Seen  uint64
+	Count uint32
+	Mean  uint32
+}
+
+type WeirSamplerCpu struct {
+	_     structs.HostLayout
+	Bank  uint32
+	Pad   [7]uint32
+	Banks [2]WeirSamplerBank
+}
+
+type WeirSamplerRecord struct {
+	_            structs.HostLayout
+	Src          [4]uint32
+	Dst          [4]uint32
+	Interface    uint32
+	Len          uint32
+	Payload      [4]uint8
+	SrcPort      uint16
+	DstPort      uint16
+	Length       uint16
+	Id           uint16
+	Window       uint16
+	Family       uint8
+	Proto        uint8
+	Flags        uint8
+	Ttl          uint8
+	HeaderLength uint8
+	Fragment     uint8
+	Reason       uint8
+	Conversing   uint8
+	Pad          [2]uint8
+}
+
 type WeirSampling struct {
 	_     structs.HostLayout
 	Until uint64
 	Snap  uint32
 	First uint32
-	OneIn [27]uint32
-	_     [4]byte
+	OneIn [28]uint32
 }
 
 type WeirSecret struct {
@@ -629,6 +671,8 @@ const (
 	WeirMapReasonStats           = "reason_stats"
 	WeirMapReplyInsides          = "reply_insides"
 	WeirMapRuleWords             = "rule_words"
+	WeirMapSamplerCpus           = "sampler_cpus"
+	WeirMapSamplerRecords        = "sampler_records"
 	WeirMapSamplingNow           = "sampling_now"
 	WeirMapThresholds            = "thresholds"
 	WeirMapTrackerFlows          = "tracker_flows"
@@ -707,6 +751,7 @@ const (
 	WeirVarRules                 = "rules"
 	WeirVarRulesHere             = "rules_here"
 	WeirVarSampleClean           = "sample_clean"
+	WeirVarSamplerOn             = "sampler_on"
 	WeirVarSamplingNowEntries    = "sampling_now_entries"
 	WeirVarSamplingNowWhole      = "sampling_now_whole"
 	WeirVarTrackerCount          = "tracker_count"
@@ -812,6 +857,8 @@ type WeirMapSpecs struct {
 	ReasonStats      *ebpf.MapSpec `ebpf:"reason_stats"`
 	ReplyInsides     *ebpf.MapSpec `ebpf:"reply_insides"`
 	RuleWords        *ebpf.MapSpec `ebpf:"rule_words"`
+	SamplerCpus      *ebpf.MapSpec `ebpf:"sampler_cpus"`
+	SamplerRecords   *ebpf.MapSpec `ebpf:"sampler_records"`
 	SamplingNow      *ebpf.MapSpec `ebpf:"sampling_now"`
 	Thresholds       *ebpf.MapSpec `ebpf:"thresholds"`
 	TrackerFlows     *ebpf.MapSpec `ebpf:"tracker_flows"`
@@ -894,6 +941,7 @@ type WeirVariableSpecs struct {
 	Rules                 *ebpf.VariableSpec `ebpf:"rules"`
 	RulesHere             *ebpf.VariableSpec `ebpf:"rules_here"`
 	SampleClean           *ebpf.VariableSpec `ebpf:"sample_clean"`
+	SamplerOn             *ebpf.VariableSpec `ebpf:"sampler_on"`
 	SamplingNowEntries    *ebpf.VariableSpec `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.VariableSpec `ebpf:"sampling_now_whole"`
 	TrackerCount          *ebpf.VariableSpec `ebpf:"tracker_count"`
@@ -969,6 +1017,8 @@ type WeirMaps struct {
 	ReasonStats      *ebpf.Map `ebpf:"reason_stats"`
 	ReplyInsides     *ebpf.Map `ebpf:"reply_insides"`
 	RuleWords        *ebpf.Map `ebpf:"rule_words"`
+	SamplerCpus      *ebpf.Map `ebpf:"sampler_cpus"`
+	SamplerRecords   *ebpf.Map `ebpf:"sampler_records"`
 	SamplingNow      *ebpf.Map `ebpf:"sampling_now"`
 	Thresholds       *ebpf.Map `ebpf:"thresholds"`
 	TrackerFlows     *ebpf.Map `ebpf:"tracker_flows"`
@@ -1025,6 +1075,8 @@ func (m *WeirMaps) Close() error {
 		m.ReasonStats,
 		m.ReplyInsides,
 		m.RuleWords,
+		m.SamplerCpus,
+		m.SamplerRecords,
 		m.SamplingNow,
 		m.Thresholds,
 		m.TrackerFlows,
@@ -1108,6 +1160,7 @@ type WeirVariables struct {
 	Rules                 *ebpf.Variable `ebpf:"rules"`
 	RulesHere             *ebpf.Variable `ebpf:"rules_here"`
 	SampleClean           *ebpf.Variable `ebpf:"sample_clean"`
+	SamplerOn             *ebpf.Variable `ebpf:"sampler_on"`
 	SamplingNowEntries    *ebpf.Variable `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.Variable `ebpf:"sampling_now_whole"`
 	TrackerCount          *ebpf.Variable `ebpf:"tracker_count"`

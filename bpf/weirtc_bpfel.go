@@ -50,6 +50,8 @@ const (
 	WeirTCMapReasonStats           = "reason_stats"
 	WeirTCMapReplyInsides          = "reply_insides"
 	WeirTCMapRuleWords             = "rule_words"
+	WeirTCMapSamplerCpus           = "sampler_cpus"
+	WeirTCMapSamplerRecords        = "sampler_records"
 	WeirTCMapSamplingNow           = "sampling_now"
 	WeirTCMapThresholds            = "thresholds"
 	WeirTCMapTrackerFlows          = "tracker_flows"
@@ -119,6 +121,7 @@ const (
 	WeirTCVarRules                 = "rules"
 	WeirTCVarRulesHere             = "rules_here"
 	WeirTCVarSampleClean           = "sample_clean"
+	WeirTCVarSamplerOn             = "sampler_on"
 	WeirTCVarSamplingNowEntries    = "sampling_now_entries"
 	WeirTCVarSamplingNowWhole      = "sampling_now_whole"
 	WeirTCVarTrackerCount          = "tracker_count"
@@ -214,6 +217,8 @@ type WeirTCMapSpecs struct {
 	ReasonStats     *ebpf.MapSpec `ebpf:"reason_stats"`
 	ReplyInsides    *ebpf.MapSpec `ebpf:"reply_insides"`
 	RuleWords       *ebpf.MapSpec `ebpf:"rule_words"`
+	SamplerCpus     *ebpf.MapSpec `ebpf:"sampler_cpus"`
+	SamplerRecords  *ebpf.MapSpec `ebpf:"sampler_records"`
 	SamplingNow     *ebpf.MapSpec `ebpf:"sampling_now"`
 	Thresholds      *ebpf.MapSpec `ebpf:"thresholds"`
 	TrackerFlows    *ebpf.MapSpec `ebpf:"tracker_flows"`
@@ -288,6 +293,7 @@ type WeirTCVariableSpecs struct {
 	Rules                 *ebpf.VariableSpec `ebpf:"rules"`
 	RulesHere             *ebpf.VariableSpec `ebpf:"rules_here"`
 	SampleClean           *ebpf.VariableSpec `ebpf:"sample_clean"`
+	SamplerOn             *ebpf.VariableSpec `ebpf:"sampler_on"`
 	SamplingNowEntries    *ebpf.VariableSpec `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.VariableSpec `ebpf:"sampling_now_whole"`
 	TrackerCount          *ebpf.VariableSpec `ebpf:"tracker_count"`
@@ -354,6 +360,8 @@ type WeirTCMaps struct {
 	ReasonStats     *ebpf.Map `ebpf:"reason_stats"`
 	ReplyInsides    *ebpf.Map `ebpf:"reply_insides"`
 	RuleWords       *ebpf.Map `ebpf:"rule_words"`
+	SamplerCpus     *ebpf.Map `ebpf:"sampler_cpus"`
+	SamplerRecords  *ebpf.Map `ebpf:"sampler_records"`
 	SamplingNow     *ebpf.Map `ebpf:"sampling_now"`
 	Thresholds      *ebpf.Map `ebpf:"thresholds"`
 	TrackerFlows    *ebpf.Map `ebpf:"tracker_flows"`
@@ -402,6 +410,8 @@ func (m *WeirTCMaps) Close() error {
 		m.ReasonStats,
 		m.ReplyInsides,
 		m.RuleWords,
+		m.SamplerCpus,
+		m.SamplerRecords,
 		m.SamplingNow,
 		m.Thresholds,
 		m.TrackerFlows,
@@ -477,6 +487,7 @@ type WeirTCVariables struct {
 	Rules                 *ebpf.Variable `ebpf:"rules"`
 	RulesHere             *ebpf.Variable `ebpf:"rules_here"`
 	SampleClean           *ebpf.Variable `ebpf:"sample_clean"`
+	SamplerOn             *ebpf.Variable `ebpf:"sampler_on"`
 	SamplingNowEntries    *ebpf.Variable `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.Variable `ebpf:"sampling_now_whole"`
 	TrackerCount          *ebpf.Variable `ebpf:"tracker_count"`

@@ -98,6 +98,8 @@
 //   - [weir/filter/counting] implements Bloom filters whose cells are counters:
 //     the counting filter, which supports deletion, and the spectral filters,
 //     which estimate how often an element was added.
+//   - [weir/filter/flood] finds in samples of packets what a flood consists of,
+//     and the smallest rules that match it and little else.
 //   - [weir/filter/fpr] computes false-positive rates: of the standard Bloom
 //     filter by every formula in use, right and wrong, and of the blocked
 //     layouts that keep a key's bits in one cache line.
@@ -134,8 +136,6 @@
 //     Mitzenmacher's survey, section 9): a fixed map in a few bits an element,
 //     which returns the right value for each of its keys, and for another key
 //     either that it is absent or, with a known probability, any value.
-//   - [weir/filter/flood] finds in samples of packets what a flood consists of,
-//     and the smallest rules that match it and little else.
 //   - [weir/filter/reconcile] synchronises sets between parties that exchange
 //     Bloom filters: the approximate difference and intersection of two sets,
 //     joins of relations, and summary caches, which replicate a changing

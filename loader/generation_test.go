@@ -236,6 +236,9 @@ func TestLoad(t *testing.T) {
 			if strings.HasPrefix(test.name, "policed") {
 				test.cfg.Parts = append(slices.Clip(test.cfg.Parts), policed{})
 			}
+			if test.name != "empty" {
+				test.cfg.Parts = append(slices.Clip(test.cfg.Parts), sampling{})
+			}
 			g := newTestGeneration(t, test.cfg)
 			s, err := NewStats(0)
 			if err != nil {

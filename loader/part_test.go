@@ -251,3 +251,13 @@ func TestPinnedMapNames(t *testing.T) {
 		}
 	}
 }
+
+// sampling samples incoming packets, and knows who converses.
+type sampling struct{}
+
+func (sampling) Constants(netif.Target, Seed) map[string]any {
+	return map[string]any{bpf.WeirVarSamplerOn: Flag(true), bpf.WeirVarCollateral: Flag(true)}
+}
+
+func (sampling) Devices(netif.Target) map[string]Devices { return nil }
+func (sampling) General(netif.Target) string             { return "" }

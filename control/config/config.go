@@ -351,7 +351,7 @@ const defaultCoverage = 0.25
 func (c *Config) SetDefaults() {
 	c.BitsPerEntry = engine.DefaultBitsPerKey
 	c.MaxCoverage = defaultCoverage
-	c.TrackDrops = true
+	c.TrackDrops, c.Samples = true, true
 	c.Keep = true
 	c.StateDir = "/var/lib/weir"
 	c.Pins = loader.DefaultPins

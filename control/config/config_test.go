@@ -209,14 +209,14 @@ func TestPrinted(t *testing.T) {
 }
 
 // showDefaults checks that the sections of stages show the default of each key that has one, and
-// are off where they are so by default.
-func showDefaults(t *testing.T, sections reflect.Value) {
+// are off where they are so by default, and on where they are on.
+func showDefaults(t *testing.T, sections, byDefault reflect.Value) {
 	t.Helper()
 	for i := range sections.NumField() {
 		shown, name := sections.Field(i), sections.Type().Field(i).Name
 		if shown.Kind() != reflect.Struct {
-			if !shown.IsZero() {
-				t.Errorf("%s is %v, and off by default", name, shown)
+			if !shown.Equal(byDefault.Field(i)) {
+				t.Errorf("%s is %v, by default %v", name, shown, byDefault.Field(i))
 			}
 			continue
 		}
@@ -280,7 +280,7 @@ func TestExample(t *testing.T) {
 	if c.Collateral.Sources != 1<<16 {
 		t.Errorf("collateral %+v", c.Collateral)
 	}
-	showDefaults(t, reflect.ValueOf(c.Sections))
+	showDefaults(t, reflect.ValueOf(c.Sections), reflect.ValueOf(d.Sections))
 	flows := export.Collector{Name: "flows", IPFIX: c.Export.Collectors[0].IPFIX}
 	flows.SetDefaults()
 	packets := export.Collector{Name: "packets", SFlow: c.Export.Collectors[1].SFlow}

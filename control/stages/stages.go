@@ -21,6 +21,7 @@ import (
 	"weir/control/stage/multicast"
 	"weir/control/stage/police"
 	"weir/control/stage/reject"
+	"weir/control/stage/sampler"
 	"weir/control/stage/tracker"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -51,6 +52,10 @@ type Sections struct {
 	// Digests of the packets that pass, for weir trace, which finds the path of a
 	// packet, and for the detection of loops.
 	Digest digest.Spec `yaml:"digest,omitempty"`
+
+	// Sample the packets that come in, some 3000 a second, for weir top. A packet that is not
+	// taken costs five instructions.
+	Samples sampler.Spec `yaml:"samples"`
 
 	// Forwarding of multicast to the interfaces that want it.
 	Multicast multicast.Spec `yaml:"multicast,omitempty"`
@@ -291,6 +296,9 @@ func New(s *Sections, trackers TrackerSections, interfaces []Interface, sources 
 // Parts returns the shares of the programs of a generation, with what the journal has for them.
 func (t *Table) Parts(j *journal.Journal) []engine.Part {
 	all := append(slices.Clip(t.parts), t.Trackers.Part())
+	if t.Samples {
+		all = append(all, new(sampler.Part))
+	}
 	if t.Multicast.On() {
 		all = append(all, t.Multicast.Part(t.netns, t.Loop.Edges, j))
 	}

@@ -103,7 +103,7 @@ func fragment(ip []byte, p *packet.Packet) Fragment {
 		return Whole
 	}
 	// Of IPv6, the parser finds no payload only where the packet is bad or a later fragment.
-	b, proto := ip[40:], ip[6]
+	b, proto, bytes := ip[40:], ip[6], 0
 	for range packet.MaxExtHeaders {
 		if len(b) < 8 {
 			break
@@ -123,7 +123,7 @@ func fragment(ip []byte, p *packet.Packet) Fragment {
 		default:
 			return Whole
 		}
-		if len(b) < length {
+		if bytes += length; len(b) < length || bytes > packet.MaxExtBytes {
 			break
 		}
 		proto, b = b[0], b[length:]

@@ -20,6 +20,7 @@ import (
 	"weir/control/stage"
 	digests "weir/control/stage/digest"
 	"weir/control/stage/first"
+	"weir/control/stage/sampler"
 	"weir/control/stage/tracker"
 	"weir/filter/blocked"
 	"weir/filter/hash"
@@ -71,6 +72,9 @@ func configurations(t *testing.T) []configuration {
 		{name: "first-seen flows", config: engine.Config{Parts: []engine.Part{&flows}}},
 		{name: "first-seen flows, ibf-mc", config: engine.Config{Parts: []engine.Part{&cells}}},
 		{name: "approximate", config: engine.Config{Mode: membership.Approximate}},
+		{name: "not sampled, one in many", config: engine.Config{Parts: []engine.Part{new(sampler.Part)}}, gap: 1000},
+		{name: "not sampled, general path", config: engine.Config{Parts: []engine.Part{new(sampler.Part)}, NoLean: true}, gap: 1000},
+		{name: "sampled", config: engine.Config{Parts: []engine.Part{new(sampler.Part)}}},
 	}
 }
 
@@ -81,6 +85,7 @@ type configuration struct {
 	prefixes bool
 	rule     *verdict.Rule // of the block list
 	lists60  bool
+	gap      uint32       // packets until the next that is sampled
 	beside   list.Entries // in a list of their own
 }
 
@@ -204,6 +209,11 @@ func (c configuration) bind(t *testing.T, g *engine.Generation, stats *loader.St
 	if len(tracker.Of(g)) > 0 {
 		admit(t, g, stats)
 	}
+	stats.Read(func(k loader.Kept) {
+		for i, rows := 0, loader.Entries[bpf.WeirCpuRow](k, bpf.WeirMapReasonStats); i < len(rows); i++ {
+			rows[i].Sampler.Left = c.gap
+		}
+	})
 	// As on any recent kernel: the program asks for one flag whether a frame is paged.
 	for i, ins := range compiled {
 		if ins.IsKfuncCall() {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
 )
 
 // machine runs a program on little-endian memory. It is strict: what it does not know,
@@ -387,6 +388,15 @@ func (m *machine) callOther(ins asm.Instruction, r [11]uint64) (uint64, error) {
 		return 1e9, nil
 	case asm.FnXdpGetBuffLen:
 		return uint64(len(m.frame.bytes)), nil
+	case asm.FnGetPrandomU32:
+		return 1 << 31, nil
+	case asm.FnXdpLoadBytes:
+		if r[2]+r[4] > uint64(len(m.frame.bytes)) {
+			return ^uint64(unix.EINVAL - 1), nil
+		}
+		to, err := m.memory(r[3], int(r[4]))
+		copy(to, m.frame.bytes[r[2]:])
+		return 0, err
 	}
 	return 0, errors.New("unknown helper")
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"weir/control/engine"
+	"weir/control/stage/sampler"
 	"weir/filter/fpr"
 	"weir/filter/membership"
 	"weir/filter/quotient"
@@ -153,6 +154,12 @@ func TestVariants(t *testing.T) {
 // least. prepare, if not nil, selects the program.
 func variant(t *testing.T, c loader.Config, prepare func(*loader.Stats)) {
 	most := 0
+	part := new(sampler.Part)
+	maps, err := part.Maps(c.Out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Parts, c.Maps = append(c.Parts, part), maps
 	for _, drops := range []bool{false, true} {
 		c.Monitor, c.DropMalformed, c.Inner = !drops, drops, drops
 		n, err := load(c, prepare)

@@ -64,6 +64,8 @@ const (
 	benchMapReasonStats           = "reason_stats"
 	benchMapReplyInsides          = "reply_insides"
 	benchMapRuleWords             = "rule_words"
+	benchMapSamplerCpus           = "sampler_cpus"
+	benchMapSamplerRecords        = "sampler_records"
 	benchMapSamplingNow           = "sampling_now"
 	benchMapThresholds            = "thresholds"
 	benchMapTrackerFlows          = "tracker_flows"
@@ -173,6 +175,7 @@ const (
 	benchVarRules                 = "rules"
 	benchVarRulesHere             = "rules_here"
 	benchVarSampleClean           = "sample_clean"
+	benchVarSamplerOn             = "sampler_on"
 	benchVarSamplingNowEntries    = "sampling_now_entries"
 	benchVarSamplingNowWhole      = "sampling_now_whole"
 	benchVarTrackerCount          = "tracker_count"
@@ -310,6 +313,8 @@ type benchMapSpecs struct {
 	ReasonStats      *ebpf.MapSpec `ebpf:"reason_stats"`
 	ReplyInsides     *ebpf.MapSpec `ebpf:"reply_insides"`
 	RuleWords        *ebpf.MapSpec `ebpf:"rule_words"`
+	SamplerCpus      *ebpf.MapSpec `ebpf:"sampler_cpus"`
+	SamplerRecords   *ebpf.MapSpec `ebpf:"sampler_records"`
 	SamplingNow      *ebpf.MapSpec `ebpf:"sampling_now"`
 	Thresholds       *ebpf.MapSpec `ebpf:"thresholds"`
 	TrackerFlows     *ebpf.MapSpec `ebpf:"tracker_flows"`
@@ -395,6 +400,7 @@ type benchVariableSpecs struct {
 	Rules                 *ebpf.VariableSpec `ebpf:"rules"`
 	RulesHere             *ebpf.VariableSpec `ebpf:"rules_here"`
 	SampleClean           *ebpf.VariableSpec `ebpf:"sample_clean"`
+	SamplerOn             *ebpf.VariableSpec `ebpf:"sampler_on"`
 	SamplingNowEntries    *ebpf.VariableSpec `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.VariableSpec `ebpf:"sampling_now_whole"`
 	TrackerCount          *ebpf.VariableSpec `ebpf:"tracker_count"`
@@ -474,6 +480,8 @@ type benchMaps struct {
 	ReasonStats      *ebpf.Map `ebpf:"reason_stats"`
 	ReplyInsides     *ebpf.Map `ebpf:"reply_insides"`
 	RuleWords        *ebpf.Map `ebpf:"rule_words"`
+	SamplerCpus      *ebpf.Map `ebpf:"sampler_cpus"`
+	SamplerRecords   *ebpf.Map `ebpf:"sampler_records"`
 	SamplingNow      *ebpf.Map `ebpf:"sampling_now"`
 	Thresholds       *ebpf.Map `ebpf:"thresholds"`
 	TrackerFlows     *ebpf.Map `ebpf:"tracker_flows"`
@@ -535,6 +543,8 @@ func (m *benchMaps) Close() error {
 		m.ReasonStats,
 		m.ReplyInsides,
 		m.RuleWords,
+		m.SamplerCpus,
+		m.SamplerRecords,
 		m.SamplingNow,
 		m.Thresholds,
 		m.TrackerFlows,
@@ -621,6 +631,7 @@ type benchVariables struct {
 	Rules                 *ebpf.Variable `ebpf:"rules"`
 	RulesHere             *ebpf.Variable `ebpf:"rules_here"`
 	SampleClean           *ebpf.Variable `ebpf:"sample_clean"`
+	SamplerOn             *ebpf.Variable `ebpf:"sampler_on"`
 	SamplingNowEntries    *ebpf.Variable `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.Variable `ebpf:"sampling_now_whole"`
 	TrackerCount          *ebpf.Variable `ebpf:"tracker_count"`
