@@ -110,7 +110,8 @@ NO_COLOR=1 in the environment disables colours.`,
 		}
 		if *asJSON {
 			if by != "" && by != top.ByDropped && by != top.ByReason {
-				if now.Trackers = by.of(now.Trackers); len(now.Trackers) == 0 {
+				now.Trackers, now.Sampled = by.of(now.Trackers), by.of(now.Sampled)
+				if len(now.Trackers)+len(now.Sampled) == 0 {
 					return by.missing()
 				}
 			}

@@ -7,6 +7,7 @@ package api
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 )
@@ -45,6 +46,7 @@ type Top struct {
 
 	Reasons  []ReasonRate `json:"reasons"`
 	Trackers []Tracker    `json:"trackers"`
+	Sampled  []Tracker    `json:"sampled"`                   // the largest flows of the last seconds in a sample, of the keys that no tracker has
 	Sources  *[]DropRate  `json:"dropped_sources,omitempty"` // the largest first; nil: they are not tracked
 	Filter   Filter       `json:"filter"`
 }
@@ -96,6 +98,16 @@ type Tracker struct {
 	// less than a third of it. None stands out then, as in a flood of forged sources, whose
 	// largest sources are its victims. 0: some do.
 	Spread float64 `json:"spread_over_flows,omitempty"`
+
+	// Sample says that flows were not counted, but sampled: their rates are estimates, between
+	// the bounds that they have with 95 %. nil: they were counted.
+	Sample *Sample `json:"sample,omitempty"`
+}
+
+// Sample is how large a sample is.
+type Sample struct {
+	Packets int     `json:"packets"` // that were sampled in the interval
+	OneIn   float64 `json:"one_in"`  // packets that one of them stands for
 }
 
 // Scattered says that no flow stands out, "" if some do.
@@ -114,6 +126,24 @@ func (t *Tracker) Scattered() string {
 	return fmt.Sprintf("no %s stands out among about %.0f, the largest has %.1f %%", name, math.Round(t.Spread/digits)*digits, 100*t.Flows[0].Share)
 }
 
+// All returns the trackers, and what was sampled behind them.
+func (t *Top) All() []Tracker { return slices.Concat(t.Trackers, t.Sampled) }
+
+// About says which flows a tracker finds, or how large the sample is; "" if it is not known.
+func (t *Tracker) About() string {
+	switch {
+	case t.Sample != nil && t.Sample.Packets == 0:
+		return fmt.Sprintf("nothing in the last %.0f s", t.Interval)
+	case t.Sample != nil && t.Sample.OneIn < 1.05:
+		return fmt.Sprintf("all packets of the last %.0f s", t.Interval)
+	case t.Sample != nil:
+		return fmt.Sprintf("a sample, one packet in %.2g of the last %.0f s", t.Sample.OneIn, t.Interval)
+	case t.Threshold != "":
+		return "above " + t.Threshold + ": " + t.Action
+	}
+	return ""
+}
+
 // Label identifies a tracker: several may have the same key.
 func (t *Tracker) Label() string { return t.Key + " " + t.Unit }
 
@@ -126,6 +156,8 @@ type Flow struct {
 	// Lower bounds of the rates, equal unless they are estimates.
 	LeastPackets float64 `json:"min_packets_per_second"`
 	LeastBytes   float64 `json:"min_bytes_per_second"`
+	// MostPackets is the upper bound of the packets where they were sampled, otherwise 0.
+	MostPackets float64 `json:"max_packets_per_second,omitempty"`
 
 	// The part that is dropped, or would be without monitor mode; nil: unknown, as of a
 	// destination.
@@ -137,6 +169,15 @@ type Flow struct {
 	Heavy bool       `json:"heavy"`           // above the threshold
 	State string     `json:"state"`           // "", RateLimited or Blocked
 	Until *time.Time `json:"until,omitempty"` // when that ends
+}
+
+// Within is the largest share of its packets by which a sampled flow may have more or fewer, with
+// 95 %. It is 0 where they were counted.
+func (f *Flow) Within() float64 {
+	if f.MostPackets == 0 || f.Packets == 0 {
+		return 0
+	}
+	return max(f.MostPackets-f.Packets, f.Packets-f.LeastPackets) / f.Packets
 }
 
 // The states of a flow with a penalty.

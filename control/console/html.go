@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net/url"
 	"slices"
 	"strings"
@@ -466,7 +467,7 @@ func (v *view) talkers(m *markup) {
 		return
 	}
 	if len(v.Top.Trackers) == 0 {
-		m.add(`<p>No trackers are configured: <code>trackers</code> in weir.yaml finds the largest flows.</p>`)
+		m.add(`<p>No flows are tracked, and none sampled: set <code>samples: true</code> in weir.yaml, or <code>trackers</code>.</p>`)
 	}
 	// Two have their places before the second is there, on a page that arrives slowly.
 	two := literal("")
@@ -503,7 +504,7 @@ func (v *view) tracker(m *markup, number int, t *api.Tracker, most int) {
 	if counts != "packets" && counts != "bytes" {
 		counts = "distinct " + counts
 	}
-	m.add(`<div><h3>By %s, in %s <span class="quiet">above %s: %s</span>`, t.Key, counts, t.Threshold, t.Action)
+	m.add(`<div><h3>By %s, in %s <span class="quiet">%s</span>`, t.Key, counts, t.About())
 	block := v.change() && !strings.HasPrefix(t.Key, "dst")
 	if all := heavyOf(t); block && len(all) > 1 {
 		m.add(` `)
@@ -561,6 +562,10 @@ func (v *view) talker(m *markup, tracker int, f *api.Flow, block bool) {
 	if f.Estimate {
 		about = "≤ "
 	}
+	packets := about + pps(f.Packets)
+	if off := f.Within(); off >= 0.0005 {
+		packets += fmt.Sprintf(" ± %.0f %%", math.Ceil(100*off))
+	}
 	m.add(row + `<th scope="row">`)
 	v.flow(m, fmt.Sprintf("x-%d-%s", tracker, f.Key), f.Key)
 	m.add(`</th>`)
@@ -570,7 +575,7 @@ func (v *view) talker(m *markup, tracker int, f *api.Flow, block bool) {
 		m.add(`</td>`)
 	}
 	m.add(`<td class="n">%s</td><td class="n">%s</td><td class="n">%s</td><td class="words">%s</td><td class="words">%s</td><td class="n">%s</td>`,
-		about+pps(f.Packets), share(f.Share), dropped, why, state, bits(f.Bytes))
+		packets, share(f.Share), dropped, why, state, bits(f.Bytes))
 	m.add("</tr>\n")
 }
 

@@ -109,6 +109,10 @@ func (v *view) sortedReasons() []api.ReasonRate {
 // look returns what changes each second.
 func (c *Console) look(one *session) *view {
 	v := &view{frame: c.frame(one), Status: c.daemon.Status(), Top: c.daemon.Top(), usual: c.usually()}
+	if v.Top != nil { // what was sampled has the same tables
+		t := *v.Top
+		t.Trackers, v.Top = t.All(), &t
+	}
 	v.ofDaemon = true
 	return v
 }

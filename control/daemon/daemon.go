@@ -175,7 +175,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.readings = readings{
 		clock:  d.clock,
 		lister: lister{loop: d.loop, active: d.active, meter: &d.observers.meter, collateral: d.observers.collateral},
-		loop:   d.loop, meter: &d.observers.meter, hub: d.observers.hub, unsaved: &d.upkeep.unsaved, logging: o.Logging,
+		loop:   d.loop, meter: &d.observers.meter, hub: d.observers.hub, sampled: &d.observers.sampled, unsaved: &d.upkeep.unsaved, logging: o.Logging,
 	}
 	d.upkeep = upkeep{pins: pinned{loop: d.loop, active: d.active, readings: &d.readings, log: o.Log}, clock: d.clock, log: o.Log}
 	d.fleet = fleet{

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"log/slog"
 	"slices"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"weir/control/observe/traffic"
 	"weir/control/ruleset"
 	"weir/control/stage"
+	"weir/control/stage/sampler"
 	"weir/control/stage/tracker"
 	"weir/control/stages"
 	"weir/filter/hash"
@@ -40,6 +42,7 @@ type observers struct {
 	exports    *observe.Exports
 	record     record
 	collateral *observe.Conversations // safe for concurrent use
+	sampled    observe.Sampled        // safe for concurrent use, but for turns
 
 	seed hash.Seed // of secrets whose memory outlives an engine
 
@@ -136,6 +139,28 @@ func (o *observers) tick() {
 			o.drops.Report(now, dropped(r), false, observe.TallyOf(&o.meter))
 		}
 	}
+}
+
+// sample ends a second of samples. They are read a little later, in a turn, when no program writes
+// to them any more.
+func (o *observers) sample(now time.Time, r *traffic.Rates) {
+	var n loader.Counter
+	for _, c := range r.Grown {
+		n.Packets, n.Bytes = n.Packets+c.Packets, n.Bytes+c.Bytes
+	}
+	of := sampler.Of(o.active.engine)
+	if !o.sampled.Exchange(now, of, o.active.attach.Stats(false), n.Packets, n.Bytes) {
+		return
+	}
+	go func() {
+		loader.Grace()
+		_ = o.readings.loop.Do(context.Background(), func() error { // unless it has ended
+			if sampler.Of(o.active.engine) == of {
+				o.sampled.Read()
+			}
+			return nil
+		})
+	}()
 }
 
 // dropped returns the report of the tracker of dropped packets.

@@ -39,7 +39,9 @@ type readings struct {
 
 	status    atomic.Pointer[noted]
 	protected atomic.Pointer[[]api.Protected]
-	top       atomic.Pointer[api.Top]
+	top       atomic.Pointer[api.Top] // without what was sampled
+	policy    atomic.Pointer[verdict.Policy]
+	sampled   *observe.Sampled
 	weights   atomic.Pointer[api.Weights]
 	snapshot  atomic.Pointer[metrics.Snapshot]
 }
@@ -91,7 +93,9 @@ func (o *observers) publish(now time.Time, r traffic.Rates, manual *api.MonitorO
 		top.Filter.WeightedPredicted = new(l.Predicted())
 		o.readings.weights.Store(o.weightsNow())
 	}
+	o.readings.policy.Store(m.Policy())
 	o.readings.top.Store(top)
+	o.sample(now, &r)
 	o.notifier.Second(r)
 }
 
@@ -258,7 +262,18 @@ func (d *Daemon) noteStatus() {
 }
 
 // Top implements [server.Snapshots].
-func (r *readings) Top() *api.Top { return r.top.Load() }
+func (r *readings) Top() *api.Top {
+	published := r.top.Load()
+	if published == nil {
+		return nil
+	}
+	top, policy := *published, r.policy.Load()
+	drops := func(reason verdict.Reason) bool {
+		return policy.Action(reason) == verdict.Drop || policy.Monitor && reason == verdict.WouldBlock
+	}
+	top.Sampled = r.sampled.Top(top.Trackers, drops)
+	return &top
+}
 
 // Weights implements [server.Snapshots].
 func (r *readings) Weights() *api.Weights { return r.weights.Load() }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -84,6 +85,14 @@ func why(f api.Flow) string {
 	return strings.Join(append(reasons, f.Lists...), ", ")
 }
 
+// within is how far off the packets of a sampled flow may be: nothing, where all were sampled.
+func within(f api.Flow) string {
+	if off := f.Within(); off >= 0.0005 {
+		return fmt.Sprintf("%.0f %%", math.Ceil(100*off))
+	}
+	return "-"
+}
+
 // stateWord is a state in a narrow column.
 func stateWord(state string) string {
 	if state == api.RateLimited {
@@ -141,6 +150,9 @@ func (v *view) flowTable(t *api.Top, tracker *api.Tracker, most int) *table {
 		}
 		return atMost(f.Estimate, pps(n))
 	})
+	if tracker.Sample != nil {
+		add(column{name: "±", width: 6}, 4, func(f api.Flow) string { return within(f) })
+	}
 	if apart {
 		add(columnOf(dropped, false), 0, func(f api.Flow) string {
 			switch {

@@ -121,16 +121,12 @@ func (v *view) main(t *api.Top, to, high int) []line {
 			lines = append(lines, v.sourceTable(t, max(high-4, 0)).lines(to)...)
 		}
 		if len(t.Trackers) == 0 {
-			lines = append(lines, nil, say(faint, "   no flows are tracked: set trackers: [{key: src}], or run with --track key=src"))
+			lines = append(lines, nil, say(faint, "   no flows are tracked: set samples: true, or trackers: [{key: src}]"))
 		}
 		return lines[:min(len(lines), max(high, 0))]
 	}
 	tracker := &t.Trackers[chosen]
-	about := line{}
-	if tracker.Threshold != "" {
-		about = say(faint, fmt.Sprintf("above %s: %s ", tracker.Threshold, tracker.Action))
-	}
-	lines := []line{tabLine.ends(about, to)}
+	lines := []line{tabLine.ends(say(faint, tracker.About()+" "), to)}
 	if tracker.Denied > 0 {
 		lines = append(lines, say(warns, "   the flow memory is full: "+count(float64(tracker.Denied))+" packets of flows without a place in it"))
 	}

@@ -52,6 +52,7 @@ func check(t *api.Top, by string) error {
 // Page returns the view as plain text, in lines no wider than columns. by and
 // host are the fields of Options.
 func Page(t *api.Top, by, host string, columns int) (string, error) {
+	t = together(t)
 	if err := check(t, by); err != nil {
 		return "", err
 	}
@@ -63,10 +64,25 @@ func Page(t *api.Top, by, host string, columns int) (string, error) {
 	return b.String(), nil
 }
 
+// together has what was sampled behind the trackers, since both have the same tables.
+func together(t *api.Top) *api.Top {
+	all := *t
+	all.Trackers, all.Sampled = t.All(), nil
+	return &all
+}
+
 // Run shows the view on a terminal until q is pressed, ctx is done, or the
 // terminal is closed. It fails if the first request does; later failures are
 // shown and retried.
 func Run(ctx context.Context, in, out *os.File, o Options) error {
+	read := o.Read
+	o.Read = func(ctx context.Context) (*api.Top, error) {
+		t, err := read(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return together(t), nil
+	}
 	now, err := o.Read(ctx)
 	if err != nil {
 		return err

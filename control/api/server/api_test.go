@@ -91,6 +91,10 @@ func TestWhatIsAskedForArrives(t *testing.T) {
 				Key: "src", Unit: "packets", Interval: 1, Threshold: "1000/s", Action: "block 60s", Packets: 3, Bytes: 300, Denied: 2,
 				Flows: []api.Flow{{Key: "192.0.2.1", Packets: 1, Bytes: 100, Estimate: true, LeastPackets: 0.9, LeastBytes: 90, Dropped: &rate, Reasons: []string{"blocked"}, Lists: []string{"feed"}, Share: 0.5, Heavy: true, State: api.Blocked, Until: &until}},
 			}},
+			Sampled: []api.Tracker{{
+				Key: "dst", Unit: "packets", Interval: 10, Packets: 3, Bytes: 300, Sample: &api.Sample{Packets: 15, OneIn: 2},
+				Flows: []api.Flow{{Key: "> 192.0.2.1", Packets: 3, Bytes: 300, LeastPackets: 2.4, MostPackets: 3, Reasons: []string{"blocked"}, Lists: []string{}, Share: 1}},
+			}},
 			Monitor: true, Problems: []string{"interface eth1 is gone"},
 			Sources: &[]api.DropRate{{Source: "192.0.2.1", Direction: "in", Reason: "blocked", List: "feed", Packets: 1, Least: 0.9, Bytes: 100}},
 			Filter: api.Filter{

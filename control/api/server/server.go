@@ -231,13 +231,15 @@ func list[T any](all []T) []T { return api.NonNil(all) }
 // tracker and dropped sources.
 func whole(t api.Top, limit int) api.Top {
 	t.Interfaces, t.Reasons, t.Filter.Lists, t.Problems = list(t.Interfaces), list(t.Reasons), list(t.Filter.Lists), list(t.Problems)
-	t.Trackers = slices.Clone(list(t.Trackers)) // the daemon's slice must not change
-	for i := range t.Trackers {
-		flows := list(t.Trackers[i].Flows)
-		t.Trackers[i].Flows = slices.Clone(flows[:min(len(flows), limit)])
-		for j := range t.Trackers[i].Flows {
-			f := &t.Trackers[i].Flows[j]
-			f.Reasons, f.Lists = list(f.Reasons), list(f.Lists)
+	for _, trackers := range []*[]api.Tracker{&t.Trackers, &t.Sampled} {
+		*trackers = slices.Clone(list(*trackers)) // the daemon's slice must not change
+		for i := range *trackers {
+			of := &(*trackers)[i]
+			of.Flows = slices.Clone(list(of.Flows)[:min(len(of.Flows), limit)])
+			for j := range of.Flows {
+				f := &of.Flows[j]
+				f.Reasons, f.Lists = list(f.Reasons), list(f.Lists)
+			}
 		}
 	}
 	if t.Sources != nil {

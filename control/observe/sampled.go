@@ -1,0 +1,264 @@
+package observe
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"weir/control/api"
+	"weir/control/stage"
+	"weir/control/stage/sampler"
+	"weir/filter/key"
+	"weir/filter/ordered"
+	"weir/filter/verdict"
+	"weir/loader"
+)
+
+const (
+	// SampledWindow is for how long samples are kept. By those of ten seconds, some 30,000, a
+	// flow with 1.25 % of the packets has 1 % or more with 99.9 %, and one with 0.8 % less:
+	// 1 % ± 3.1 √(0.01 ⋅ 0.99 / n) is 1 % ± 0.18 % then.
+	SampledWindow = 10 * time.Second
+
+	sampledTarget = 3000 // records a second, of all CPUs
+)
+
+// Second is a second, or about, of sampled packets.
+type Second struct {
+	Begin, End     time.Time
+	Packets, Bytes uint64 // that came in: exact
+	Records        []sampler.Record
+}
+
+// Sampled has the packets that programs have sampled in the last seconds. The zero Sampled is
+// ready. Its methods may be called concurrently, but for those of turns.
+type Sampled struct {
+	mu      sync.Mutex // guards the following
+	seconds []*Second
+
+	of      *sampler.Part // of the programs; nil: they do not sample
+	present *Second       // in which they record
+	reading *Second       // whose records have yet to be read
+}
+
+// Exchange ends an interval in which programs have counted packets, by their reasons, and reports
+// whether its records are to be read: [Sampled.Read] does it after [loader.Grace]. It is for turns.
+func (s *Sampled) Exchange(now time.Time, of *sampler.Part, stats []*loader.Stats, packets, bytes uint64) bool {
+	if s.of != of { // the former memory may be gone, with what it has not been read of
+		s.of, s.present, s.reading = of, &Second{Begin: now}, nil
+		return false
+	}
+	if of == nil {
+		return false
+	}
+	second := s.present
+	second.Packets, second.Bytes = second.Packets+packets, second.Bytes+bytes
+	if s.reading != nil {
+		return false // the programs have no bank to go over to
+	}
+	second.End, s.present = now, &Second{Begin: now}
+	if second.Packets == 0 {
+		s.add(second)
+		return false
+	}
+	rate := float64(second.Packets) / max(now.Sub(second.Begin).Seconds(), 1e-3)
+	n := uint32(min(math.Ceil(rate/sampledTarget), 1<<24))
+	of.Exchange(n)
+	for _, each := range stats {
+		sampler.Limit(each, n, rand.Uint32N)
+	}
+	s.reading = second
+	return true
+}
+
+// Read reads what programs have recorded in an interval that is over. It is for turns.
+func (s *Sampled) Read() {
+	if s.reading != nil {
+		s.reading.Records = s.of.Read()
+		s.add(s.reading)
+		s.reading = nil
+	}
+}
+
+func (s *Sampled) add(second *Second) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// What others have of the former ones stays.
+	s.seconds = append(slices.DeleteFunc(slices.Clone(s.seconds), func(o *Second) bool {
+		return second.End.Sub(o.End) >= SampledWindow || o.End.After(second.End)
+	}), second)
+}
+
+// Seconds returns the last seconds, in order. They are not to be changed.
+func (s *Sampled) Seconds() []*Second {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seconds
+}
+
+// sampledFlow is what a flow is counted by: addresses and ports that are not part of it are zero.
+type sampledFlow struct {
+	src, dst         [16]byte
+	srcPort, dstPort uint16
+	proto            uint8
+}
+
+// sampledKeys say what makes a flow.
+var sampledKeys = []struct {
+	name string
+	of   func(*sampler.Record) sampledFlow
+	key  func(*sampledFlow) key.Key
+}{
+	{"src", func(r *sampler.Record) sampledFlow { return sampledFlow{src: r.Src} }, func(f *sampledFlow) key.Key {
+		a := unmapped(f.src)
+		return key.Source(netip.PrefixFrom(a, a.BitLen()))
+	}},
+	{"dst", func(r *sampler.Record) sampledFlow { return sampledFlow{dst: r.Dst} }, func(f *sampledFlow) key.Key {
+		a := unmapped(f.dst)
+		return key.Destination(netip.PrefixFrom(a, a.BitLen()))
+	}},
+	{"flow", func(r *sampler.Record) sampledFlow {
+		f := sampledFlow{r.Src, r.Dst, r.SrcPort, r.DstPort, r.Protocol}
+		if !key.HasPorts(f.proto) { // but types of ICMP
+			f.srcPort, f.dstPort = 0, 0
+		}
+		return f
+	}, func(f *sampledFlow) key.Key {
+		t := key.Tuple{Src: unmapped(f.src), Dst: unmapped(f.dst), Proto: f.proto, SrcPort: f.srcPort, DstPort: f.dstPort}
+		t.HasPorts = key.HasPorts(f.proto) && f.srcPort|f.dstPort != 0
+		v4, v6 := stage.Key("flow").Shapes()
+		if !t.HasPorts {
+			v4.Fields, v6.Fields = key.FieldProto, key.FieldProto|key.FieldV6
+		}
+		if !t.Src.Is4() {
+			v4 = v6
+		}
+		k, _ := v4.Of(t)
+		return k
+	}},
+}
+
+func unmapped(a [16]byte) netip.Addr { return netip.AddrFrom16(a).Unmap() }
+
+// sampledCount is what was sampled of a flow.
+type sampledCount struct {
+	flow           sampledFlow
+	packets, bytes float64
+	records        int
+	dropped        float64
+	reasons        uint64 // by which it was dropped, in bits
+}
+
+// Top returns the largest sources, destinations and flows of the last seconds, for those keys
+// that no tracker has. drops says for which reasons packets are dropped.
+func (s *Sampled) Top(trackers []api.Tracker, drops func(verdict.Reason) bool) (all []api.Tracker) {
+	seconds := s.Seconds()
+	var records int
+	var packets, bytes, weights, squares float64
+	var long float64
+	for _, second := range seconds {
+		long += second.End.Sub(second.Begin).Seconds()
+		packets, bytes = packets+float64(second.Packets), bytes+float64(second.Bytes)
+		for i := range second.Records {
+			w := second.Records[i].Weight
+			records, weights, squares = records+1, weights+w, squares+w*w
+		}
+	}
+	if long == 0 {
+		return nil
+	}
+	bounds := Bounds{Records: weights * weights / max(1, squares), Of: packets}
+	for _, by := range sampledKeys {
+		if slices.ContainsFunc(trackers, func(t api.Tracker) bool { return t.Key == by.name && (t.Unit == "packets" || t.Unit == "bytes") }) {
+			continue
+		}
+		counts := make(map[sampledFlow]*sampledCount)
+		for _, second := range seconds {
+			for i := range second.Records {
+				r := &second.Records[i]
+				if !r.IP {
+					continue
+				}
+				flow := by.of(r)
+				c := counts[flow]
+				if c == nil {
+					c = &sampledCount{flow: flow}
+					counts[flow] = c
+				}
+				c.records++
+				c.packets += r.Weight
+				c.bytes += r.Weight * float64(r.Frame)
+				if reason := verdict.Reason(r.Reason); drops(reason) {
+					c.dropped += r.Weight
+					c.reasons |= 1 << reason
+				}
+			}
+		}
+		t := api.Tracker{Key: by.name, Unit: "packets", Interval: long, Packets: packets / long, Bytes: bytes / long, Sample: &api.Sample{Packets: records, OneIn: packets / max(1, float64(records))}}
+		largest := ordered.Of(maps.Values(counts), func(a, b *sampledCount) int {
+			return cmp.Or(cmp.Compare(b.packets, a.packets), slices.Compare(a.flow.src[:], b.flow.src[:]), slices.Compare(a.flow.dst[:], b.flow.dst[:]),
+				cmp.Compare(a.flow.srcPort, b.flow.srcPort), cmp.Compare(a.flow.dstPort, b.flow.dstPort), cmp.Compare(a.flow.proto, b.flow.proto))
+		})
+		scale := packets / max(1, weights) / long // of a weight to a rate
+		carried := 0.0
+		for _, c := range largest[:min(len(largest), api.MaxTop)] {
+			share := c.packets / max(1, weights)
+			least, most := bounds.Of95(share)
+			f := api.Flow{
+				Key: stage.FlowName(by.key(&c.flow)), Packets: c.packets * scale, Bytes: c.bytes * scale, Share: share,
+				LeastPackets: least * packets / long, MostPackets: most * packets / long, Dropped: new(c.dropped * scale),
+			}
+			for reason := range verdict.NumReasons {
+				if c.reasons>>reason&1 != 0 {
+					f.Reasons = append(f.Reasons, reason.String())
+				}
+			}
+			carried += share
+			t.Flows = append(t.Flows, f)
+		}
+		if carried < 1.0/3 && len(largest) > api.MaxTop {
+			t.Spread = distinct(largest)
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+// distinct estimates of how many flows the traffic consists of, by those that were sampled once
+// and twice (Chao, "Nonparametric estimation of the number of classes in a population", 1984).
+func distinct(all []*sampledCount) float64 {
+	var once, twice float64
+	for _, c := range all {
+		switch c.records {
+		case 1:
+			once++
+		case 2:
+			twice++
+		}
+	}
+	return float64(len(all)) + once*(once-1)/(2*(twice+1))
+}
+
+// Bounds says how sure a share is that was sampled.
+type Bounds struct {
+	Records float64 // how many there are, as if all had equal weights
+	Of      float64 // packets
+}
+
+// Of95 returns the bounds between which a share of all packets is with 95 %, if it has this share of
+// the records: Wilson's, with the correction for records that are a large part of all packets.
+func (b Bounds) Of95(share float64) (least, most float64) {
+	const z = 1.96
+	if b.Records == 0 {
+		return 0, 1
+	}
+	zz := z * z * max(0, 1-b.Records/max(1, b.Of)) / b.Records
+	middle := (share + zz/2) / (1 + zz)
+	off := math.Sqrt(zz*share*(1-share)+zz*zz/4) / (1 + zz)
+	return max(0, middle-off), min(1, middle+off)
+}
