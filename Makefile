@@ -46,7 +46,7 @@ gotest = dist/check test $(if $(TIMES),-times $(TIMES)) $(1) $(TESTFLAGS) -vet=o
 GOTEST = $(gotest)
 
 # Modules of tests/, whose heavy dependencies are not weir's: GOWORK joins them with weir's.
-MODULES := ./tests/bench/filters/... ./tests/browser/... ./tests/man/...
+MODULES := ./tests/bench/filters/... ./tests/browser/... ./tests/man/... ./tests/stranger/...
 WORK    := $(CURDIR)/tests/modules.work
 
 .PHONY: help
@@ -119,7 +119,7 @@ check-format: ## check the format of Go and C, and the shell scripts
 lint: check-format ## check the Go (fetches golangci-lint), and what check-format does
 	@# A proxy may lack what only the tests of a dependency import, so that go.sum differs.
 	@# What is missing there for weir is an error of the build.
-	@for module in . tests/bench/filters tests/browser tests/man; do \
+	@for module in . tests/bench/filters tests/browser tests/man tests/stranger; do \
 		tidy=$$(cd $$module && go mod tidy -e -diff 2>&1) || case $$tidy in \
 			*'diff current/go.mod '*) echo "$$module: $$tidy" >&2; exit 1 ;; esac; \
 	done

@@ -32,7 +32,7 @@ func read(t *testing.T, name string) string {
 // docs/dependencies.md. make lint keeps them tidy.
 func TestDependencies(t *testing.T) {
 	var direct []string
-	for _, dir := range []string{".", "tests/bench/filters", "tests/browser", "tests/man"} {
+	for _, dir := range []string{".", "tests/bench/filters", "tests/browser", "tests/man", "tests/stranger"} {
 		for _, d := range dependencies(t, dir) {
 			if d != "weir" && !slices.Contains(direct, d) {
 				direct = append(direct, d)
