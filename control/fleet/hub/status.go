@@ -133,7 +133,7 @@ func (l *managed) problems() (all []string) {
 		all = append(all, l.overdue.Error())
 	}
 	if l.unread {
-		all = append(all, "list "+l.Name+": nodes keep what they have until its sources were read: the hub has lost what it knew, or is new")
+		all = append(all, "list "+l.Name+": its sources were not read yet, and nodes keep what they have of it until then")
 	}
 	if l.refused != nil {
 		all = append(all, "list "+l.Name+" keeps its last version: what its sources had is refused: "+l.refused.Error())
