@@ -313,15 +313,7 @@ func (a *Authority) Enroll(name string, labels, servers []string) (enrollment.No
 	if err := enrollment.CheckName(name); err != nil {
 		return enrollment.Node{}, err
 	}
-	user, err := nkeys.CreateUser()
-	if err != nil {
-		return enrollment.Node{}, err
-	}
-	public, err := user.PublicKey()
-	if err != nil {
-		return enrollment.Node{}, err
-	}
-	seed, err := user.Seed()
+	public, seed, err := newUser()
 	if err != nil {
 		return enrollment.Node{}, err
 	}
@@ -338,7 +330,7 @@ func (a *Authority) Enroll(name string, labels, servers []string) (enrollment.No
 	n := enrollment.Node{
 		Version: enrollment.Version, Name: name, Labels: labels, Servers: servers,
 		CA: string(a.caPEM), Certificate: string(certificatePEM(der)), Key: string(key),
-		JWT: token, Seed: string(seed), PublicKey: a.PublicKey(),
+		JWT: token, Seed: seed, PublicKey: a.PublicKey(),
 	}
 	if _, err := n.Marshal(); err != nil { // the labels and servers may be wrong
 		return enrollment.Node{}, err
@@ -349,7 +341,7 @@ func (a *Authority) Enroll(name string, labels, servers []string) (enrollment.No
 	}
 	defer unlock()
 	m := Member{Name: name, Labels: labels, User: public, Certificate: hex.EncodeToString(sum[:]), Enrolled: time.Now().UTC(), Expires: expires.UTC()}
-	before, err := a.member(name)
+	before, err := read(a, nodes, name)
 	switch {
 	case err == nil:
 		m.Former = before.Former
@@ -360,30 +352,17 @@ func (a *Authority) Enroll(name string, labels, servers []string) (enrollment.No
 	case !errors.Is(err, fs.ErrNotExist):
 		return enrollment.Node{}, err
 	}
-	return n, a.record(m)
+	return n, record(a, nodes, m)
 }
 
 // Revoke revokes the credentials of a node.
 func (a *Authority) Revoke(name string) error {
-	if err := enrollment.CheckName(name); err != nil {
-		return err
-	}
-	unlock, err := a.lock()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	m, err := a.member(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("no node %q was enrolled", name)
-	}
-	if err != nil {
-		return err
-	}
-	if m.Revoked.IsZero() {
-		m.Revoked = time.Now().UTC()
-	}
-	return a.record(m)
+	return change(a, nodes, name, func(m *Member) error {
+		if m.Revoked.IsZero() {
+			m.Revoked = time.Now().UTC()
+		}
+		return nil
+	})
 }
 
 // RevokeUser revokes one user of a node, by its public key, which need not be known: an older
@@ -400,17 +379,17 @@ func (a *Authority) RevokeUser(name, user string) error {
 		return err
 	}
 	defer unlock()
-	all, err := a.AllMembers()
+	members, err := a.AllMembers()
 	if err != nil {
 		return err
 	}
-	for other, m := range all {
+	for other, m := range members {
 		if other != name && m.User == user {
 			return fmt.Errorf("the key is of node %q", other)
 		}
 	}
 	now := time.Now().UTC()
-	m, ok := all[name]
+	m, ok := members[name]
 	switch {
 	case !ok:
 		m = Member{Name: name, User: user, Enrolled: now, Revoked: now} // when it was enrolled is unknown
@@ -424,7 +403,7 @@ func (a *Authority) RevokeUser(name, user string) error {
 		}
 		m.Former[user] = now
 	}
-	return a.record(m)
+	return record(a, nodes, m)
 }
 
 // Knows reports whether the directory of keys has a user of a node, also a former one.
@@ -432,7 +411,7 @@ func (a *Authority) Knows(name, user string) (bool, error) {
 	if err := enrollment.CheckName(name); err != nil {
 		return false, err
 	}
-	m, err := a.member(name)
+	m, err := read(a, nodes, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -443,80 +422,32 @@ func (a *Authority) Knows(name, user string) (bool, error) {
 // Forget leaves a node that is revoked out of Members. Its credentials stay revoked: they
 // would be good again if nothing were known of it.
 func (a *Authority) Forget(name string) error {
-	if err := enrollment.CheckName(name); err != nil {
-		return err
-	}
-	unlock, err := a.lock()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	m, err := a.member(name)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("no node %q was enrolled", name)
-	case err != nil:
-		return err
-	case m.Revoked.IsZero():
-		return fmt.Errorf("node %q is not revoked, and may connect: revoke it first", name)
-	case m.Forgotten.IsZero():
-		m.Forgotten = time.Now().UTC()
-	}
-	return a.record(m)
-}
-
-func (a *Authority) memberPath(name string) string {
-	return filepath.Join(a.dir, nodesDir, name+".json")
-}
-
-func (a *Authority) member(name string) (m Member, err error) {
-	text, err := os.ReadFile(a.memberPath(name))
-	if err != nil {
-		return m, err
-	}
-	if err := json.Unmarshal(text, &m); err != nil {
-		return m, fmt.Errorf("%s: %w", a.memberPath(name), err)
-	}
-	if m.Name != name {
-		return m, fmt.Errorf("%s: it is of node %q", a.memberPath(name), m.Name)
-	}
-	return m, nil
-}
-
-func (a *Authority) record(m Member) error {
-	text, err := json.MarshalIndent(m, "", "  ")
-	if err != nil {
-		return err
-	}
-	return durable.WriteFile(a.memberPath(m.Name), append(text, '\n'))
+	return change(a, nodes, name, func(m *Member) error {
+		if m.Revoked.IsZero() {
+			return fmt.Errorf("node %q is not revoked, and may connect: revoke it first", name)
+		}
+		if m.Forgotten.IsZero() {
+			m.Forgotten = time.Now().UTC()
+		}
+		return nil
+	})
 }
 
 // Members returns the nodes that were enrolled, by name, but for those that are forgotten.
 func (a *Authority) Members() (map[string]Member, error) {
-	all, err := a.AllMembers()
-	maps.DeleteFunc(all, func(_ string, m Member) bool { return !m.Forgotten.IsZero() })
-	return all, err
+	members, err := a.AllMembers()
+	maps.DeleteFunc(members, func(_ string, m Member) bool { return !m.Forgotten.IsZero() })
+	return members, err
 }
 
 // AllMembers returns the nodes that were ever enrolled, by name.
 func (a *Authority) AllMembers() (map[string]Member, error) {
-	files, err := os.ReadDir(filepath.Join(a.dir, nodesDir))
-	if err != nil {
-		return nil, err
+	files, err := all(a, nodes)
+	byName := make(map[string]Member, len(files))
+	for _, m := range files {
+		byName[m.Name] = m
 	}
-	all := make(map[string]Member, len(files))
-	for _, f := range files {
-		name, ok := strings.CutSuffix(f.Name(), ".json")
-		if !ok {
-			continue
-		}
-		m, err := a.member(name)
-		if err != nil {
-			return nil, err
-		}
-		all[name] = m
-	}
-	return all, nil
+	return byName, err
 }
 
 // Stamp changes when a node or site is enrolled or revoked, or a node is forgotten, and for a moment
@@ -569,18 +500,20 @@ func (a *Authority) Operator() (*jwt.OperatorClaims, string, error) {
 // that are revoked, and their signed form. The stream is in another one, which nodes have no
 // access to, but for what is live: the server answers itself what they fetch. See
 // broker.Server.
-func (a *Authority) Account() (*jwt.AccountClaims, string, error) { return a.nodes(false) }
+func (a *Authority) Account() (*jwt.AccountClaims, string, error) { return a.accountOfNodes(false) }
 
 // ClusterAccount returns the same for the servers of a cluster. There JetStream answers what a node
 // fetches, on whatever subject the node names: it must not be one of the stream's, or of
 // JetStream's API, and may be one that other nodes read.
-func (a *Authority) ClusterAccount() (*jwt.AccountClaims, string, error) { return a.nodes(true) }
+func (a *Authority) ClusterAccount() (*jwt.AccountClaims, string, error) {
+	return a.accountOfNodes(true)
+}
 
 // whenever is the time of all revocations: servers let in a user whose credentials were issued
 // after it. Each enrollment makes a new user, and the clock may have been ahead then.
 var whenever = time.Unix(9_999_999_999, 0)
 
-func (a *Authority) nodes(fetch bool) (*jwt.AccountClaims, string, error) {
+func (a *Authority) accountOfNodes(fetch bool) (*jwt.AccountClaims, string, error) {
 	public, err := a.account.PublicKey()
 	if err != nil {
 		return nil, "", err

@@ -162,13 +162,13 @@ func TestRevokeUser(t *testing.T) {
 		return n.JWT, claims.Subject
 	}
 	first, firstUser := enroll("edge-1")
-	backup, err := os.ReadFile(a.memberPath("edge-1"))
+	backup, err := os.ReadFile(path(a, nodes, "edge-1"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	anew, anewUser := enroll("edge-1")
 	since, sinceUser := enroll("edge-9")
-	if err := errors.Join(os.WriteFile(a.memberPath("edge-1"), backup, 0o600), os.Remove(a.memberPath("edge-9"))); err != nil {
+	if err := errors.Join(os.WriteFile(path(a, nodes, "edge-1"), backup, 0o600), os.Remove(path(a, nodes, "edge-9"))); err != nil {
 		t.Fatal(err)
 	}
 	check := func(want bool) {
@@ -380,7 +380,7 @@ func TestOtherSite(t *testing.T) {
 	if _, err := a.EnrollSite("paris", []string{"tls://paris.example.net:4222"}, []string{"tls://hub.example.net:7422"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(a.sitePath("paris"), a.sitePath("rome")); err != nil {
+	if err := os.Rename(path(a, sites, "paris"), path(a, sites, "rome")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := a.Site("rome"); err == nil || !strings.HasSuffix(err.Error(), `rome.json: it is of site "paris"`) {

@@ -2,22 +2,16 @@ package authority
 
 import (
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"net/url"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nkeys"
 
-	"weir/control/durable"
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/wire"
 )
@@ -99,7 +93,7 @@ func (a *Authority) EnrollSite(name string, servers, hub []string) (s enrollment
 	case !errors.Is(err, fs.ErrNotExist):
 		return s, err
 	}
-	if err := a.recordSite(m); err != nil {
+	if err := record(a, sites, m); err != nil {
 		return s, err
 	}
 	if _, s.StreamAccount, err = a.Stream(); err != nil {
@@ -149,86 +143,39 @@ func within() (p jwt.UserPermissionLimits) {
 
 // siteUser makes a user of a site.
 func siteUser(name string, account nkeys.KeyPair, may jwt.UserPermissionLimits) (public string, c enrollment.Credentials, err error) {
-	kp, err := nkeys.CreateUser()
-	if err != nil {
-		return "", c, err
-	}
-	if public, err = kp.PublicKey(); err != nil {
-		return "", c, err
-	}
-	seed, err := kp.Seed()
-	if err != nil {
+	if public, c.Seed, err = newUser(); err != nil {
 		return "", c, err
 	}
 	claims := jwt.NewUserClaims(public)
 	claims.Name, claims.UserPermissionLimits = name, may
-	c.Seed = string(seed)
 	c.JWT, err = claims.Encode(account)
 	return public, c, err
 }
 
 // RevokeSite revokes the credentials of a site's server.
 func (a *Authority) RevokeSite(name string) error {
-	if err := enrollment.CheckSite(name); err != nil {
-		return err
-	}
-	unlock, err := a.lock()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	m, err := a.Site(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("no site %q was enrolled", name)
-	}
-	if err != nil {
-		return err
-	}
-	if m.Revoked.IsZero() {
-		m.Revoked = time.Now().UTC()
-	}
-	return a.recordSite(m)
-}
-
-func (a *Authority) sitePath(name string) string {
-	return filepath.Join(a.dir, sitesDir, name+".json")
+	return change(a, sites, name, func(m *Site) error {
+		if m.Revoked.IsZero() {
+			m.Revoked = time.Now().UTC()
+		}
+		return nil
+	})
 }
 
 // Site returns a site that was enrolled. It fails with [fs.ErrNotExist] where there is
 // none.
-func (a *Authority) Site(name string) (m Site, err error) {
+func (a *Authority) Site(name string) (Site, error) {
 	if err := enrollment.CheckSite(name); err != nil {
-		return m, err
+		return Site{}, err
 	}
-	text, err := os.ReadFile(a.sitePath(name))
-	if err != nil {
-		return m, err
-	}
-	if err := json.Unmarshal(text, &m); err != nil {
-		return m, fmt.Errorf("%s: %w", a.sitePath(name), err)
-	}
-	if m.Name != name {
-		return m, fmt.Errorf("%s: it is of site %q", a.sitePath(name), m.Name)
-	}
-	return m, nil
-}
-
-func (a *Authority) recordSite(m Site) error {
-	if err := durable.MkdirAll(filepath.Join(a.dir, sitesDir)); err != nil {
-		return err
-	}
-	text, err := json.MarshalIndent(m, "", "  ")
-	if err != nil {
-		return err
-	}
-	return durable.WriteFile(a.sitePath(m.Name), append(text, '\n'))
+	return read(a, sites, name)
 }
 
 // revokeSites adds to claims which users of sites are revoked: those that are a site's,
 // and former ones.
 func (a *Authority) revokeSites(c *jwt.AccountClaims, user func(Site) string) error {
-	sites, err := a.Sites()
-	for _, s := range sites {
+	enrolled, err := a.Sites()
+	for _, s := range enrolled {
 		if !s.Revoked.IsZero() {
 			c.RevokeAt(user(s), whenever)
 		}
@@ -240,19 +187,4 @@ func (a *Authority) revokeSites(c *jwt.AccountClaims, user func(Site) string) er
 }
 
 // Sites returns the sites that were enrolled, by name.
-func (a *Authority) Sites() (all []Site, err error) {
-	files, err := os.ReadDir(filepath.Join(a.dir, sitesDir))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	for _, f := range files {
-		if name, ok := strings.CutSuffix(f.Name(), ".json"); ok {
-			m, err := a.Site(name)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, m)
-		}
-	}
-	return slices.Clip(all), nil
-}
+func (a *Authority) Sites() ([]Site, error) { return all(a, sites) }
