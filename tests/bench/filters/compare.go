@@ -131,6 +131,8 @@ func percent(rate float64) string {
 		return "0"
 	case rate < 1e-9:
 		return "< 0.0000001"
+	case rate >= 0.995:
+		return "100"
 	}
 	return fmt.Sprintf("%.2g", 100*rate)
 }
@@ -187,9 +189,13 @@ func sketches(p *page) error {
 				if i == 0 {
 					title = "**" + title + "**"
 				}
-				row := []string{title, fmt.Sprint(slot)}
+				bytes := slot
+				if slot == heavy.Slot {
+					bytes += k.Field
+				}
+				row := []string{title, fmt.Sprint(bytes)}
 				for _, kib := range stream.kib {
-					s, err := k.New(kib<<10, slot, threshold, 1)
+					s, err := k.New(kib<<10, bytes, threshold, 1)
 					if err != nil {
 						return fmt.Errorf("%s: %w", k.Name, err)
 					}

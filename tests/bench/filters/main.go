@@ -29,6 +29,9 @@ var sections = []section{
 	{"Filters in the same memory", inOneMemory, false},
 	{"Sketches of heavy hitters", sketches, false},
 	{"Filters that know the traffic", learning, false},
+	{"Filters that mend their mistakes", mending, false},
+	{"Filters that grow", growth, false},
+	{"Windows that slide", windows, false},
 }
 
 // Lines of the page that enclose what depends on the machine.

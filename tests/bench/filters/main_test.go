@@ -46,7 +46,8 @@ func TestPageIsCurrent(t *testing.T) {
 
 // What depends on the machine stays as it is recorded, whatever is computed anew.
 func TestTimesStay(t *testing.T) {
-	old := "# x\n\n## Filters at one rate\nf\n\n## Filters in the same memory\nm\n\n## Sketches of heavy hitters\ns\n\n## Filters that know the traffic\nl\n\n## Times\n" +
+	old := "# x\n\n## Filters at one rate\nf\n\n## Filters in the same memory\nm\n\n## Sketches of heavy hitters\ns\n\n## Filters that know the traffic\nl\n\n" +
+		"## Filters that mend their mistakes\nmm\n\n## Filters that grow\ng\n\n## Windows that slide\nw\n\n## Times\n" +
 		timesBegin + "\nrecorded\n" + timesEnd + "\n"
 	fresh := []section{{title: "Filters at one rate", write: func(p *page) error {
 		p.text("anew")
@@ -59,7 +60,7 @@ func TestTimesStay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"\nanew\n", "\nm\n", "\ns\n", "\nl\n", timesBegin + "\nrecorded\n" + timesEnd} {
+	for _, part := range []string{"\nanew\n", "\nm\n", "\ns\n", "\nl\n", "\nmm\n", "\ng\n", "\nw\n", timesBegin + "\nrecorded\n" + timesEnd} {
 		if !strings.Contains(got, part) {
 			t.Errorf("the page lacks %q:\n%s", part, got)
 		}

@@ -26,6 +26,7 @@ type Sketch interface {
 // and CocoSketch.
 type Kind struct {
 	Name, Source string
+	Field        int // bytes of a slot beyond key and count, where it has those of [Slot]
 	New          func(bytes, slot int, threshold uint64, seed uint64) (Sketch, error)
 }
 
@@ -38,12 +39,13 @@ const (
 
 // Kinds are all kinds, weir's first.
 var Kinds = []Kind{
-	{"weir (trackers)", "filter/sketch; Estan, Varghese, TOCS 2003, sections 3.2 and 3.3", newBank},
-	{"count-min, conservative update", "Cormode, Muthukrishnan, J. Algorithms 2005, section 3; Estan, Varghese, section 3.3", newCountMin},
-	{"SpaceSaving", "Metwally, Agrawal, El Abbadi, ICDT 2005, section 3.1", newSpaceSaving},
-	{"HeavyKeeper", "Gong et al., ATC 2018, sections 3.2 to 3.4", newHeavyKeeper},
-	{"Elastic", "Yang et al., SIGCOMM 2018, sections 3.1 and 4.2", newElastic},
-	{"CocoSketch", "Zhang et al., SIGCOMM 2021, section 4", newCoco},
+	{"weir (trackers)", "filter/sketch; Estan, Varghese, TOCS 2003, sections 3.2 and 3.3", 0, newBank},
+	{"count-min, conservative update", "Cormode, Muthukrishnan, J. Algorithms 2005, section 3; Estan, Varghese, section 3.3", 0, newCountMin},
+	{"SpaceSaving, count", "Metwally, Agrawal, El Abbadi, ICDT 2005, section 3.1", 0, newSpaceSaving},
+	{"SpaceSaving, count − error", "the same: flows that are guaranteed to be heavy", 8, newGuaranteed},
+	{"HeavyKeeper", "Gong et al., ATC 2018, sections 3.2 to 3.4", 0, newHeavyKeeper},
+	{"Elastic", "Yang et al., SIGCOMM 2018, sections 3.1 and 4.2; its heavy part does not grow here", 0, newElastic},
+	{"CocoSketch", "Zhang et al., SIGCOMM 2021, section 4", 0, newCoco},
 }
 
 // bank is weir's, as a program in the kernel has it.
@@ -171,6 +173,35 @@ func (s spaceSaving) Count(flow uint64) {
 		return
 	}
 	s.put(flow, s.least()+1)
+}
+
+// guaranteed is SpaceSaving with the error of each count, which is that of the flow whose place
+// was taken: count less error is what the flow has had at least.
+type guaranteed struct {
+	spaceSaving
+	errors map[uint64]uint64
+}
+
+func newGuaranteed(bytes, slot int, _, _ uint64) (Sketch, error) {
+	return guaranteed{spaceSaving{newTop(bytes / slot)}, make(map[uint64]uint64)}, nil
+}
+
+func (s guaranteed) Count(flow uint64) {
+	if _, ok := s.at[flow]; !ok {
+		if s.full() {
+			delete(s.errors, s.flows[0])
+		}
+		s.errors[flow] = s.least()
+	}
+	s.spaceSaving.Count(flow)
+}
+
+func (s guaranteed) Flows() map[uint64]float64 {
+	flows := s.spaceSaving.Flows()
+	for f := range flows {
+		flows[f] -= float64(s.errors[f])
+	}
+	return flows
 }
 
 // heavyKeeper has two arrays of a fingerprint of 16 bits and a count of 32, which decays with

@@ -74,6 +74,10 @@ func TestBounds(t *testing.T) {
 				if over < 0 {
 					t.Errorf("%s: %g of %d packets", k.Name, e, n)
 				}
+			case guaranteed:
+				if over > 0 {
+					t.Errorf("%s: at least %g of %d packets", k.Name, e, n)
+				}
 			case spaceSaving: // lemmas 3.3 and 3.4: at most the least too much, which is N/m at most
 				if over < 0 || over > packets*Slot/bytes {
 					t.Errorf("%s: %g of %d packets", k.Name, e, n)
@@ -179,7 +183,7 @@ func TestHeavyKeeperDecays(t *testing.T) {
 func TestElasticLosesNothing(t *testing.T) {
 	r := seed.New(t)
 	all, _ := stream(r, 50_000, 1000)
-	s := build(t, Kinds[4], 64<<10, Slot, 0, all, 0).(*elastic)
+	s := build(t, Kinds[5], 64<<10, Slot, 0, all, 0).(*elastic)
 	sum, full := 0, false
 	for _, b := range s.heavy {
 		for _, n := range b.counts {

@@ -127,7 +127,8 @@ func probes(g bloom.Geometry, h uint64, bits uint32, set func(position uint32) b
 	return len(m.lines)
 }
 
-// countingKind is the counting filter by itself: packets would read its counters of four bits.
+// countingKind is the counting filter as published, of counters alone: packets would read these, of
+// four bits. That of filter/counting has bits, too, which say the same of the set.
 var countingKind = Kind{
 	Name:    "counting",
 	Source:  "filter/counting; Fan, Cao, Almeida, Broder, ToN 2000, section V",
