@@ -75,6 +75,25 @@ func (m *Collateral) Record(r *Replies, frame []byte, pkt packet.Packet, out boo
 	m.Partners[partner] = of
 }
 
+// Conversing reports whether an incoming packet of a frame is of a conversation of this host, and
+// whether that is known: not of datagrams to a server, since what it answers is not remembered.
+// The twin of conversing() in bpf/sampler.h.
+func (m *Collateral) Conversing(r *Replies, frame []byte, pkt packet.Packet) (is, known bool) {
+	c, ok := connectionOf(pkt)
+	if !ok {
+		return false, false
+	}
+	now := r.Now()
+	if pkt.Proto == protoUDP {
+		return now < r.Open[c].Until, pkt.DstPort >= r.Ephemeral
+	}
+	g, ok := segmentOf(frame, pkt)
+	for _, s := range []ConnectionState{r.Open[c], m.Accepted[c]} {
+		is = is || now < s.Until && (s.Answered || s.Expected != 0 && g.acknowledgement == s.Expected)
+	}
+	return is && ok, ok
+}
+
 // how returns how a packet shows a conversation at a time, 0 if it does not.
 func (m *Collateral) how(r *Replies, frame []byte, pkt packet.Packet, c Connection, out bool, now time.Duration) How {
 	opened, accepted := r.Open[c], m.Accepted[c]

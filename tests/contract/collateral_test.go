@@ -14,7 +14,9 @@ import (
 	"weir/control/engine"
 	"weir/control/replay"
 	"weir/control/stage/connections"
+	"weir/control/stage/sampler"
 	"weir/filter/conntrack"
+	"weir/filter/flood"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/filter/verdict"
@@ -95,7 +97,8 @@ func TestCollateral(t *testing.T) {
 	r := newRandom(t)
 	seen := map[string]int{}
 	missing := func() (all []string) {
-		for _, what := range []string{"in/1", "in/2", "in/4", "out/1", "out/4", "would-block", "reply", "blocked"} {
+		for _, what := range []string{"in/1", "in/2", "in/4", "out/1", "out/4", "would-block", "reply", "blocked",
+			"sampled 6 1", "sampled 6 2", "sampled 17 0", "sampled 17 1", "sampled 17 2"} {
 			if seen[what] == 0 {
 				all = append(all, what)
 			}
@@ -114,6 +117,8 @@ func TestCollateral(t *testing.T) {
 		var measured *conntrack.Collateral
 		round := newRound(t)
 		c.Shared, known, measured, c.Parts = newRecord(round, 1<<14, 1<<14, i%2 == 0)
+		part := new(sampler.Part)
+		c.Parts = append(c.Parts, part)
 		if n := c.Shared.Bytes() / (1 << 14); n > 0 && (n < 350 || n > 450) { // old kernels do not say
 			t.Errorf("%d bytes for 1.25 connections, another and an address, where the documentation says 400", n)
 		}
@@ -215,9 +220,22 @@ func TestCollateral(t *testing.T) {
 			default:
 				tuple.Src, tuple.Dst, tuple.SrcPort, tuple.DstPort = tuple.Dst, tuple.Src, tuple.DstPort, tuple.SrcPort
 				f := frame(tuple)
+				sampled(part)
 				o, err := agree(in, kernel, f)
 				if err == nil {
 					_, err = agree(in, tcKernel, f)
+				}
+				var want flood.Conversing
+				p, _ := packet.Parse(f)
+				if is, ok := measured.Conversing(known, f, p); ok && is {
+					want = flood.Conversant
+				} else if ok {
+					want = flood.Stranger
+				}
+				for _, r := range sampled(part) {
+					if seen[fmt.Sprint("sampled ", p.Proto, " ", want)]++; r.Conversing != want {
+						t.Fatalf("a sampled packet is %v, the reference says %v: % x", r.Conversing, want, f)
+					}
 				}
 				if err != nil {
 					t.Fatalf("incoming: %v: % x", err, f)
