@@ -54,6 +54,9 @@ func (s *Sampled) Exchange(now time.Time, of *sampler.Part, stats []*loader.Stat
 		return false
 	}
 	if of == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.seconds = nil
 		return false
 	}
 	second := s.present
