@@ -127,8 +127,8 @@ static __always_inline __u32 copy_packet(struct context *ctx, struct event *e, _
 
 /*
  * Emits an event of this CPU's packet. A global function, so that the verifier
- * checks the copying once. It wakes no reader, which would cost more than all the
- * rest: the control plane polls often enough. first: the importance of its flow, if that
+ * checks the copying once. The kernel wakes a reader that has read everything, so that in
+ * a flood few events do. first: the importance of its flow, if that
  * is new and the event says so.
  */
 __noinline int emit_event(struct context *ctx, __u32 one_in, __u32 first)
@@ -154,7 +154,7 @@ __noinline int emit_event(struct context *ctx, __u32 one_in, __u32 first)
 	e->first = first;
 	__builtin_memcpy(&e->packet, &row->packet, sizeof(e->packet));
 	e->captured = no_link_header ? copy_packet(ctx, e, s->snap) : copy_frame(ctx, e, s->snap);
-	bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
+	bpf_ringbuf_submit(e, 0);
 	return 0;
 }
 

@@ -18,6 +18,7 @@ import (
 // asks for that.
 type Wakes struct {
 	ring               *array
+	read               bool     // by others: Wait consumes nothing
 	file               *os.File // whose readability the runtime waits for
 	consumed, produced []byte   // pages of the ring buffer
 }
@@ -34,15 +35,30 @@ func NewWakes() (_ *Wakes, err error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Wakes{}
+	ring, err := newWakes(spec.Maps[bpf.WeirMapWakes])
+	if err != nil {
+		return nil, err
+	}
+	return wakesOf(ring, false)
+}
+
+// EventWakes returns what waits until there are events that [Stats.Events] has not read yet.
+func (s *Stats) EventWakes() (w *Wakes, err error) {
+	s.read(func(k pinnedMaps) { w, err = wakesOf(k[bpf.WeirMapEvents].share(), true) })
+	if err != nil {
+		return nil, fmt.Errorf("wait for events: %w", err)
+	}
+	return w, nil
+}
+
+// wakesOf waits for a ring buffer, which it closes.
+func wakesOf(ring *array, read bool) (_ *Wakes, err error) {
+	w := &Wakes{ring: ring, read: read}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, w.Close())
 		}
 	}()
-	if w.ring, err = newWakes(spec.Maps[bpf.WeirMapWakes]); err != nil {
-		return nil, err
-	}
 	page := os.Getpagesize()
 	if w.consumed, err = unix.Mmap(w.ring.m.FD(), 0, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return nil, err
@@ -67,8 +83,8 @@ func newWakes(spec *ebpf.MapSpec) (*array, error) {
 	return newArray(spec)
 }
 
-// Wait waits until a program has woken this process, without a thread. It fails after
-// End. One goroutine may call it.
+// Wait waits until a program has woken this process, or events are to be read, without a thread.
+// It fails after End. One goroutine may call it.
 func (w *Wakes) Wait() error {
 	conn, err := w.file.SyscallConn()
 	if err != nil {
@@ -80,7 +96,9 @@ func (w *Wakes) Wait() error {
 		if now == atomic.LoadUint64(consumed) {
 			return false
 		}
-		atomic.StoreUint64(consumed, now) // nothing of it is read
+		if !w.read {
+			atomic.StoreUint64(consumed, now) // nothing of it is read
+		}
 		return true
 	})
 }

@@ -127,6 +127,9 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 		l.Begin("trackers are read")
 		d.observers.stages.Trackers.Wake()
 		d.observers.tick()
+	case <-d.observers.mistaken:
+		l.Begin("dropped packets are looked up")
+		d.observers.lookAtDropped()
 	case <-l.ticked.C:
 		l.Begin("trackers are read")
 		l.tickDue = -1

@@ -170,7 +170,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.observers = observers{
 		active: d.active, readings: &d.readings, notifier: newNotices(o.Version, o.Log), log: o.Log,
 		hub: hub, stages: stages.NewRunning(string(c.StateDir), hub, o.Log), drops: observe.NewDropRecorder(lends, o.Log), exports: observe.NewExports(hub, o.Log),
-		collateral: observe.NewConversations(lends, o.Log),
+		collateral: observe.NewConversations(lends, o.Log), mistaken: make(chan struct{}, 1),
 	}
 	d.readings = readings{
 		clock:  d.clock,

@@ -46,8 +46,9 @@ type observers struct {
 
 	seed hash.Seed // of secrets whose memory outlives an engine
 
-	learn  *learn.Observer // nil: nothing is learned
-	stages *stages.Running
+	learn    *learn.Observer // nil: nothing is learned
+	mistaken chan struct{}   // packets have been dropped that learn has not looked at
+	stages   *stages.Running
 
 	ticked time.Duration   // when the trackers were read last, by the kernel's clock
 	lines  notify.Throttle // of heavy hitters in the log
@@ -80,7 +81,7 @@ func (o *observers) observeMistakes(p *ruleset.Ruleset) {
 		o.learn.Close()
 		o.learn = nil
 	case p.Learns():
-		o.learn = learn.NewObserver(p.LearnConfig(), o.hub, o.log)
+		o.learn = learn.NewObserver(p.LearnConfig(), o.hub, o.mistaken, o.log)
 	}
 }
 
@@ -110,6 +111,13 @@ func (o *observers) protect(p *ruleset.Ruleset) {
 func (o *observers) weigh(e *engine.Generation) {
 	if o.learn != nil {
 		o.learn.Follow(e, loader.Monotonic())
+	}
+}
+
+// lookAtDropped gives weights to the elements that have just been dropped by mistake.
+func (o *observers) lookAtDropped() {
+	if o.learn != nil {
+		o.learn.Learn(o.active.engine, loader.Monotonic(), o.active.attach.Metadata().Loaded)
 	}
 }
 

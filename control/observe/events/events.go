@@ -116,6 +116,10 @@ type Want struct {
 	Frames  bool     // include the start of frames
 	Room    int      // buffer size in events; 0: DefaultRoom
 
+	// Wake, unless nil, has events read as they come, a millisecond after the last ones or a few, and not only
+	// each Period. Something is sent to it if there is room when an event was sent to the subscriber.
+	Wake chan<- struct{}
+
 	// NewFlows selects, instead of samples, the first packets of flows that were not seen
 	// lately, where programs look for them, within their budget. They may leave for any of
 	// the reasons, without findings, too.
@@ -153,6 +157,10 @@ func (s *subscription) send(e Event) {
 	case s.to <- e:
 	default:
 		s.lost++
+	}
+	select {
+	case s.Wake <- struct{}{}:
+	default: // nil, or it has yet to look
 	}
 }
 

@@ -40,7 +40,8 @@ type reader struct {
 	Interface
 	failed bool // in the last attempt
 
-	lost  uint64 // as of the last reading
+	wakes *loader.Wakes // by its events; nil: nobody waits for them
+	lost  uint64        // as of the last reading
 	seen  []loader.Counter
 	looks time.Duration               // time of the last reading
 	rate  [verdict.NumReasons]float64 // packets per second
@@ -80,6 +81,7 @@ func (h *Hub) Run(ctx context.Context) {
 			}
 			h.subs = nil
 			h.ask()
+			h.listen()
 			return
 		}
 	}
@@ -110,8 +112,72 @@ func (h *Hub) Follow(now []Interface) {
 			r.Stats.Sample(loader.Sampling{})
 		}
 	}
+	for _, r := range h.interfaces {
+		if !slices.Contains(all, r) {
+			h.failed(r, r.end())
+		}
+	}
 	h.interfaces = all
 	h.ask()
+	h.listen()
+}
+
+// The least time between two readings of an interface's events that its programs wake the hub for. It doubles
+// while they come at that rate.
+const (
+	leastPause = time.Millisecond
+	mostPause  = 2 * time.Millisecond
+)
+
+// listen has events read as they come, if a subscriber is to be woken.
+func (h *Hub) listen() {
+	waits := slices.ContainsFunc(h.subs, func(s *subscription) bool { return s.Wake != nil })
+	for _, r := range h.interfaces {
+		switch {
+		case !waits:
+			h.failed(r, r.end())
+		case r.wakes == nil:
+			w, err := r.Stats.EventWakes()
+			if !h.failed(r, err) && w != nil {
+				r.wakes = w
+				go h.follow(r, w)
+			}
+		}
+	}
+}
+
+// end ends the waiting for events.
+func (r *reader) end() (err error) {
+	if r.wakes != nil {
+		err, r.wakes = r.wakes.End(), nil
+	}
+	return err
+}
+
+// follow reads the events of an interface as they come, until w ends.
+func (h *Hub) follow(r *reader, w *loader.Wakes) {
+	pause, last := leastPause, time.Time{}
+	timer := time.NewTimer(0)
+	<-timer.C
+	for w.Wait() == nil {
+		now := time.Now()
+		if now.Sub(last) < 2*pause {
+			pause = min(2*pause, mostPause)
+		} else {
+			pause = leastPause
+		}
+		last = now
+		h.mu.Lock()
+		if r.wakes == w && len(h.subs) > 0 {
+			h.drain(r, now.Add(-loader.Monotonic()))
+		}
+		h.mu.Unlock()
+		timer.Reset(pause)
+		<-timer.C
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.failed(r, w.Close())
 }
 
 // Subscribe returns a channel of events, until end is called or Run returns. A
@@ -135,6 +201,7 @@ func (h *Hub) Subscribe(want Want) (events <-chan Event, end func()) {
 	}
 	h.subs = append(h.subs, s)
 	h.ask()
+	h.listen()
 	return s.to, func() { h.unsubscribe(s) }
 }
 
@@ -160,6 +227,7 @@ func (h *Hub) unsubscribe(s *subscription) {
 	h.subs = slices.Delete(h.subs, i, i+1)
 	close(s.to)
 	h.ask()
+	h.listen()
 	if len(h.subs) > 0 {
 		return
 	}

@@ -27,6 +27,8 @@ type Observer struct {
 	tidied      time.Duration
 
 	judged <-chan events.Event // dropped packets; nil: not subscribed yet
+	wake   chan<- struct{}     // is sent to when there are some
+	early  float64             // packets that were found to be mistakes since Judge was called
 	end    func()
 }
 
@@ -70,9 +72,10 @@ const (
 	judgeRoom = 2048
 )
 
-// NewObserver returns an observer that knows nothing yet.
-func NewObserver(c Config, hub *events.Hub, log *slog.Logger) *Observer {
-	return &Observer{learner: New(c), hub: hub, log: log}
+// NewObserver returns an observer that knows nothing yet. wake is sent to when Learn has something to
+// learn from.
+func NewObserver(c Config, hub *events.Hub, wake chan<- struct{}, log *slog.Logger) *Observer {
+	return &Observer{learner: New(c), hub: hub, wake: wake, log: log}
 }
 
 // Configure changes the half-life and the number of elements with weights; what
@@ -123,7 +126,8 @@ func (o *Observer) Predicted() float64 {
 // since the last call, and loaded when the engine was loaded.
 func (o *Observer) Judge(e *engine.Generation, c Counted, at, elapsed time.Duration, loaded time.Time) {
 	o.Follow(e, at)
-	now := Mistakes{Dropped: o.misjudged(e, at, loaded)}
+	now := Mistakes{Dropped: o.early + o.misjudged(e, at, loaded)}
+	o.early = 0
 	if o.judging { // what was counted before is not to be judged
 		now.Spared = float64(c.Spared - min(c.Spared, o.counted.Spared))
 		now.Passed = float64(c.Clean - min(c.Clean, o.counted.Clean))
@@ -137,6 +141,13 @@ func (o *Observer) Judge(e *engine.Generation, c Counted, at, elapsed time.Durat
 	}
 }
 
+// Learn looks up the packets in the lists that were dropped since the last call of Learn or Judge, and sets
+// weights. It takes less time than Judge, and counts nothing.
+func (o *Observer) Learn(e *engine.Generation, at time.Duration, loaded time.Time) {
+	o.Follow(e, at)
+	o.early += o.misjudged(e, at, loaded)
+}
+
 // misjudged returns the number of packets, since it was last called, that were
 // taken for listed ones and are not.
 func (o *Observer) misjudged(e *engine.Generation, at time.Duration, loaded time.Time) (wrong float64) {
@@ -144,7 +155,7 @@ func (o *Observer) misjudged(e *engine.Generation, at time.Duration, loaded time
 		// As many as there may be: the first packet of an element that is seen is the last
 		// that is dropped.
 		o.judged, o.end = o.hub.Subscribe(events.Want{
-			Reasons: []verdict.Reason{verdict.Blocked, verdict.WouldBlock}, Room: judgeRoom,
+			Reasons: []verdict.Reason{verdict.Blocked, verdict.WouldBlock}, Room: judgeRoom, Wake: o.wake,
 		})
 	}
 	for {

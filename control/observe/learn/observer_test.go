@@ -17,7 +17,7 @@ import (
 // have saved.
 func TestJudge(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	o := NewObserver(Config{}, events.NewHub(log), log)
+	o := NewObserver(Config{}, events.NewHub(log), nil, log)
 	var e engine.Generation
 	e.Block, _ = newSet(t, 1, 1000, 8, 10)
 	o.Judge(&e, Counted{1000, 500}, 0, time.Nanosecond, time.Time{})
@@ -62,7 +62,7 @@ func TestJudgeInMonitorMode(t *testing.T) {
 	}
 	judged := make(chan events.Event, 3)
 	log := slog.New(slog.DiscardHandler)
-	o := NewObserver(Config{}, events.NewHub(log), log)
+	o := NewObserver(Config{}, events.NewHub(log), nil, log)
 	o.judged = judged
 	for _, k := range []key.Key{stopped, passed, passed} {
 		judged <- events.Event{Time: time.Now(), Reason: verdict.WouldBlock, OneIn: 8, Tuple: key.Tuple{Src: k.Src}}
