@@ -227,7 +227,8 @@ static __always_inline void record_transport(struct cursor *c, const struct pack
 /* Draws how many packets pass until the next record, one in n on average. */
 static __always_inline void draw_gap(struct cpu_row *row, struct sampler_bank *b, __u32 random)
 {
-	__u64 n = b->seen >> SAMPLER_BITS;
+	/* Rounded at random: a full bank would favour the last packets where n is small. */
+	__u64 n = (b->seen + bpf_get_prandom_u32() % SAMPLER_RECORDS) >> SAMPLER_BITS;
 
 	if (n < b->mean)
 		n = b->mean;
