@@ -1,0 +1,502 @@
+package flood
+
+import (
+	"encoding/binary"
+	"math"
+	"net/netip"
+	"slices"
+)
+
+// What a finding takes, and what it may cost.
+const (
+	BaselineSeconds   = 24    // the last quiet ones, with which a second is compared
+	BaselineRecords   = 640   // that are kept of each
+	MinQuiet          = 10    // seconds of baseline below which rules are only to be proposed
+	MinRecords        = 100   // that a rule must have matched
+	MaxRules          = 4     // of one flood, together
+	MaxCollateral     = 0.008 // share of normal packets, and of normal conversations, that all rules together match
+	minExcess         = 0.35  // of the usual rate
+	minRate           = 200   // packets a second above the usual rate
+	minBits           = 2e6   // bits a second above the usual rate
+	minCovered        = 0.15  // of the excess that a rule matches
+	maxConversing     = 0.01  // of what a rule matches
+	asUsers           = 0.5   // share of an excess in conversations from which on it is as users behave
+	firstSeconds      = 3     // of a flood, in which all that is above the usual is of it
+	burst             = 2     // seconds in a row that are suspect without a finding, and are learned afterwards
+	collateralPenalty = 8
+)
+
+// Kind says what an excess was found to be.
+type Kind uint8
+
+const (
+	Ruled       Kind = iota // rules match it
+	AsUsers                 // it is in conversations: no rule
+	NothingInIt             // nothing in its headers tells it from users
+	numKinds
+)
+
+// String returns the sentence about an excess of this kind.
+func (k Kind) String() string {
+	return [numKinds]string{"rules match it", "as users behave: no rule", "nothing in the headers tells it from users: SYN cookies or a limit"}[k]
+}
+
+// Share is an estimate with the bounds of its 95 % confidence interval (Wilson, 1927).
+type Share struct{ Low, Estimate, High float64 }
+
+// NewShare returns the share of n records that hits of them are.
+func NewShare(hits, n int) Share {
+	if n == 0 {
+		return Share{High: 1}
+	}
+	const z = 1.96
+	p, m := float64(hits)/float64(n), float64(n)
+	centre, spread := p+z*z/(2*m), z*math.Sqrt(p*(1-p)/m+z*z/(4*m*m))
+	return Share{max(0, (centre-spread)/(1+z*z/m)), p, min(1, (centre+spread)/(1+z*z/m))}
+}
+
+// Evidence is what a sample says of a rule.
+type Evidence struct {
+	Records       int     // of the second that the rule matched
+	Share         Share   // of the second's packets
+	Rate          float64 // packets a second
+	Covered       float64 // share of the excess
+	Sources       int     // distinct ones among the records
+	Packets       Share   // of the baseline that the rule matches
+	Conversations Share   // of the baseline of which it matches a packet
+	Conversing    Share   // of what it matches
+}
+
+// Found is a rule with its evidence.
+type Found struct {
+	Rule
+	Evidence
+}
+
+// Finding is what was found in a suspect second.
+type Finding struct {
+	Kind  Kind
+	Rules []Found // new ones
+	// Proposed rules are not in force, and are to be tried first: the baseline is too short, or a flood
+	// is under way that goes elsewhere.
+	Proposed    bool
+	Rate, Usual float64 // packets a second; without those of earlier rules
+	Of          string  // what is above the usual: packets, bits, or a class of traffic
+}
+
+// Classes of traffic, each of which may make a second suspect.
+const (
+	classSYN = iota
+	classTCP
+	classWeb // UDP to or from ports of the service
+	classDNS
+	classUDP
+	classICMP
+	classFragment
+	classGRE
+	classESP
+	classOther
+	numClasses
+)
+
+var classNames = [numClasses]string{"SYN", "TCP without SYN", "UDP of port 443", "UDP of port 53", "other UDP", "ICMP", "fragments", "GRE", "ESP", "other protocols"}
+
+func (r *Record) class() int {
+	port := func(p uint16) bool { return r.SrcPort == p || r.DstPort == p }
+	switch {
+	case r.Fragment != Whole:
+		return classFragment
+	case r.Protocol == protoTCP && r.Flags&0x12 == 2:
+		return classSYN
+	case r.Protocol == protoTCP:
+		return classTCP
+	case r.Protocol == protoUDP && port(443):
+		return classWeb
+	case r.Protocol == protoUDP && port(53):
+		return classDNS
+	case r.Protocol == protoUDP:
+		return classUDP
+	case r.Protocol == protoICMP, r.Protocol == protoICMPv6:
+		return classICMP
+	case r.Protocol == protoGRE:
+		return classGRE
+	case r.Protocol == protoESP:
+		return classESP
+	}
+	return classOther
+}
+
+// second is what a second had, a sample of it and rates.
+type second struct {
+	records []Record
+	rates   [2 + numClasses]float64 // packets, bits, classes
+}
+
+// Detector finds floods, second by second. It is not safe for concurrent use.
+type Detector struct {
+	quiet   []second // the baseline, the oldest first
+	pending []second // suspect, without a finding
+	rules   []Rule   // that are in force
+	hit     []Rule   // destinations of the flood: rules of one condition
+	counts  map[netip.Addr]int
+	seconds int // that counts has
+	age     int // of the flood, since its first rule
+}
+
+// Rules returns the rules found so far, in the order in which they were found.
+func (d *Detector) Rules() []Rule { return d.rules }
+
+// Forget ends the flood: its rules no longer count as in force.
+func (d *Detector) Forget() { d.rules, d.hit, d.counts, d.seconds, d.age = nil, nil, nil, 0, 0 }
+
+// Second takes up a second: a sample of its packets with equal chances, and how many there were. It
+// returns what was found in a second that is suspect, and nil for one that is as usual. What packets
+// the rules found match is not looked at again.
+func (d *Detector) Second(sample []Record, packets uint64) *Finding {
+	if len(d.rules) > 0 {
+		d.age++
+	}
+	s := d.residual(sample, packets)
+	of, usual, suspect := d.suspect(&s)
+	if !suspect {
+		for _, p := range d.pending {
+			d.learn(p)
+		}
+		d.pending = nil
+		if len(d.rules) == 0 { // never from a flood
+			d.learn(s)
+		}
+		return nil
+	}
+	f := d.search(&s, of, usual)
+	if len(f.Rules) > 0 {
+		d.pending = nil
+		return f
+	}
+	if len(d.rules) == 0 && len(d.pending) < burst {
+		d.pending = append(d.pending, thin(s))
+	} else {
+		d.pending = nil
+	}
+	return f
+}
+
+func (d *Detector) residual(sample []Record, packets uint64) second {
+	s := second{records: make([]Record, 0, len(sample))}
+	scale := 0.0
+	if len(sample) > 0 {
+		scale = float64(packets) / float64(len(sample))
+	}
+next:
+	for i := range sample {
+		r := &sample[i]
+		for j := range d.rules {
+			if d.rules[j].Matches(r) {
+				continue next
+			}
+		}
+		s.records = append(s.records, *r)
+		s.rates[0] += scale
+		s.rates[1] += scale * 8 * float64(r.Length)
+		s.rates[2+r.class()] += scale
+	}
+	return s
+}
+
+// thin keeps of a second what a baseline keeps.
+func thin(s second) second {
+	s.records = pick(s.records, BaselineRecords)
+	return s
+}
+
+// pick returns n of the records, or all, evenly.
+func pick(records []Record, n int) []Record {
+	if len(records) <= n {
+		return records
+	}
+	picked := make([]Record, n)
+	for i := range picked {
+		picked[i] = records[i*len(records)/n]
+	}
+	return picked
+}
+
+func (d *Detector) learn(s second) {
+	if len(d.quiet) == BaselineSeconds {
+		d.quiet = slices.Delete(d.quiet, 0, 1)
+	}
+	d.quiet = append(d.quiet, thin(s))
+}
+
+// suspect returns the first meter that is far above its usual rate, and that rate.
+func (d *Detector) suspect(s *second) (of int, usual float64, ok bool) {
+	if len(d.quiet) < 3 {
+		return 0, 0, false
+	}
+	for of, rate := range s.rates {
+		mean, square := 0.0, 0.0
+		for i := range d.quiet {
+			x := d.quiet[i].rates[of]
+			mean, square = mean+x, square+x*x
+		}
+		n := float64(len(d.quiet))
+		mean /= n
+		deviation := math.Sqrt(max(0, square/n-mean*mean))
+		least, factor := float64(minRate), minExcess
+		if of == 1 {
+			least = minBits
+		}
+		if of > 0 {
+			factor = 1 // what is rarer varies more
+		}
+		if rate-mean > max(least, factor*mean, 4*deviation) {
+			return of, mean, true
+		}
+	}
+	return 0, 0, false
+}
+
+// only returns the records that count for a meter: those of a class, or of all as many as they have
+// bytes.
+func only(records []Record, of, most int) []Record {
+	switch {
+	case of == 0:
+		return pick(records, most)
+	case of > 1:
+		var some []Record
+		for i := range records {
+			if records[i].class() == of-2 {
+				some = append(some, records[i])
+			}
+		}
+		return pick(some, most)
+	}
+	bytes, sum := 0, 0
+	for i := range records {
+		bytes += int(records[i].Length)
+	}
+	some := make([]Record, 0, most)
+	for i := range records {
+		for sum += int(records[i].Length) * most; bytes > 0 && sum >= bytes; sum -= bytes {
+			some = append(some, records[i])
+		}
+	}
+	return some
+}
+
+// search finds rules for an excess until too little is left of it.
+func (d *Detector) search(s *second, of int, usual float64) *Finding {
+	f := &Finding{Rate: s.rates[0], Proposed: len(d.quiet) < MinQuiet, Of: "packets"}
+	if of == 1 {
+		f.Of = "bits"
+	} else if of > 1 {
+		f.Of = classNames[of-2]
+	}
+	var base []Record
+	for i := range d.quiet {
+		f.Usual += d.quiet[i].rates[0] / float64(len(d.quiet))
+		base = append(base, d.quiet[i].records...)
+	}
+	all := usual
+	if of > 1 { // of the baseline, records of all classes are kept
+		all = f.Usual
+	}
+	g := newSpace(only(s.records, of, maxCurrent), base, s.rates[of], usual, all)
+	f.Kind = g.kind()
+	for len(d.rules)+len(f.Rules) < MaxRules && g.left() > minCovered {
+		u, ok := g.best(d.hit)
+		if !ok {
+			u, ok = d.sources(s, base)
+		}
+		if !ok {
+			break
+		}
+		e := d.evidence(&u, s, base, g)
+		all := append(slices.Clone(d.rules), u)
+		for i := range f.Rules {
+			all = append(all, f.Rules[i].Rule)
+		}
+		packets, conversations := collateral(all, base)
+		if e.Records < MinRecords || max(packets.Estimate, conversations.Estimate) > MaxCollateral || e.Conversing.Estimate > maxConversing {
+			break
+		}
+		f.Rules = append(f.Rules, Found{u, e})
+		g.subtract(&u)
+	}
+	if len(f.Rules) == 0 {
+		return f
+	}
+	f.Kind = Ruled
+	d.attribute(f)
+	if f.Proposed {
+		return f
+	}
+	for i := range f.Rules {
+		d.rules = append(d.rules, f.Rules[i].Rule)
+		if c := f.Rules[i].has(DestinationPrefix); c != nil {
+			d.hit = append(d.hit, Rule{Conditions: []Condition{*c}})
+		}
+	}
+	return f
+}
+
+// attribute keeps of the rules found those of the flood under way. While it lasts, the baseline
+// stands still, and any other change of traffic looks like a part of it. So what is found after its
+// first seconds is of the flood only if it goes to where the flood goes; other rules are proposed, to
+// be tried first.
+func (d *Detector) attribute(f *Finding) {
+	if d.age <= firstSeconds || len(d.hit) == 0 {
+		return
+	}
+	of := slices.DeleteFunc(slices.Clone(f.Rules), func(x Found) bool {
+		c := x.has(DestinationPrefix)
+		return c == nil || !slices.ContainsFunc(d.hit, func(u Rule) bool {
+			p := u.Conditions[0].Prefix
+			return p.Bits() <= c.Prefix.Bits() && p.Contains(c.Prefix.Addr())
+		})
+	})
+	if len(of) == 0 {
+		f.Proposed = true
+	} else {
+		f.Rules = of
+	}
+}
+
+// evidence says what a rule matches.
+func (d *Detector) evidence(u *Rule, s *second, base []Record, g *space) Evidence {
+	sources := make(map[[16]byte]bool)
+	conversing := 0
+	var e Evidence
+	for i := range s.records {
+		if r := &s.records[i]; u.Matches(r) {
+			e.Records++
+			sources[r.Src] = true
+			if r.Conversing == Conversant {
+				conversing++
+			}
+		}
+	}
+	e.Share, e.Sources, e.Conversing = NewShare(e.Records, len(s.records)), len(sources), NewShare(conversing, e.Records)
+	e.Rate = e.Share.Estimate * s.rates[0]
+	e.Covered = g.covered(g.matching(u))
+	e.Packets, e.Conversations = collateral([]Rule{*u}, base)
+	return e
+}
+
+// conversation is what tells packets of one conversation from others.
+type conversation struct {
+	src, dst     [16]byte
+	sport, dport uint16
+	protocol     uint8
+}
+
+func (r *Record) conversation() conversation {
+	return conversation{r.Src, r.Dst, r.SrcPort, r.DstPort, r.Protocol}
+}
+
+// collateral returns what share of packets, and of conversations, rules match together.
+func collateral(rules []Rule, base []Record) (packets, conversations Share) {
+	hits := 0
+	hit := make(map[conversation]bool)
+	for i := range base {
+		r := &base[i]
+		matches := slices.ContainsFunc(rules, func(u Rule) bool { return u.Matches(r) })
+		if matches {
+			hits++
+		}
+		hit[r.conversation()] = hit[r.conversation()] || matches
+	}
+	hitConversations := 0
+	for _, is := range hit {
+		if is {
+			hitConversations++
+		}
+	}
+	return NewShare(hits, len(base)), NewShare(hitConversations, len(hit))
+}
+
+// sources returns a rule for the sources that send far more than any usually does of what is above
+// the usual: SYNs, or UDP. The sample of each second of a flood adds to what is known of them.
+func (d *Detector) sources(s *second, base []Record) (Rule, bool) {
+	class, most := 0, 0.0
+	usual := [numClasses]float64{}
+	for i := range d.quiet {
+		for c := range usual {
+			usual[c] += d.quiet[i].rates[2+c] / float64(len(d.quiet))
+		}
+	}
+	for c := range usual {
+		if x := s.rates[2+c] - usual[c]; x > most {
+			class, most = c, x
+		}
+	}
+	limit := 0
+	for i := range d.quiet {
+		counts := make(map[netip.Addr]int)
+		for j := range d.quiet[i].records {
+			if r := &d.quiet[i].records[j]; r.class() == class {
+				counts[r.Source()]++
+				limit = max(limit, counts[r.Source()])
+			}
+		}
+	}
+	if d.counts == nil {
+		d.counts = make(map[netip.Addr]int)
+	}
+	d.seconds++
+	var proto *Record
+	for i := range s.records {
+		r := &s.records[i]
+		if r.class() != class || r.Conversing == Conversant {
+			continue
+		}
+		proto = r
+		if _, known := d.counts[r.Source()]; known || len(d.counts) < maxSources {
+			d.counts[r.Source()]++
+		}
+	}
+	var u Rule
+	for a, n := range d.counts {
+		if n > limit+1+d.seconds {
+			u.Sources = append(u.Sources, a)
+		}
+	}
+	if proto == nil || len(u.Sources) == 0 {
+		return u, false
+	}
+	slices.SortFunc(u.Sources, netip.Addr.Compare)
+	u = u.with(Condition{Field: Protocol, Lo: uint32(proto.Protocol), Hi: uint32(proto.Protocol)})
+	if class == classSYN {
+		u = u.with(Condition{Field: Flags, Lo: 2, Hi: 2})
+	}
+	return u, true
+}
+
+const maxSources = 1 << 14 // that are counted during a flood
+
+// commonPrefix returns the longest prefix of the usual lengths that has all addresses.
+func commonPrefix(addrs [][16]byte, v4 bool) (netip.Prefix, bool) {
+	if len(addrs) == 0 {
+		return netip.Prefix{}, false
+	}
+	common := 128
+	for i := range addrs[1:] {
+		for w := range 2 {
+			x := binary.BigEndian.Uint64(addrs[0][w*8:]) ^ binary.BigEndian.Uint64(addrs[i+1][w*8:])
+			if x != 0 {
+				common = min(common, w*64+leadingZeros(x))
+				break
+			}
+		}
+	}
+	lengths := []int{128, 64, 56, 48}
+	if v4 {
+		lengths, common = []int{32, 28, 24, 22, 20, 16}, common-96
+	}
+	for _, n := range lengths {
+		if n <= common {
+			return netip.PrefixFrom(netip.AddrFrom16(addrs[0]).Unmap(), n).Masked(), true
+		}
+	}
+	return netip.Prefix{}, false
+}

@@ -1,0 +1,189 @@
+package flood
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Field is what a condition looks at.
+type Field uint8
+
+const (
+	Protocol Field = iota
+	FragmentPart
+	Flags
+	Length
+	SourcePort // or the type of ICMP
+	DestinationPort
+	TTL
+	ID
+	HeaderLength
+	Window
+	Payload
+	Strangers // 1 where a packet belongs to no conversation
+	numValues
+
+	SourcePrefix = iota - 1
+	DestinationPrefix
+)
+
+var fieldNames = [...]string{"protocol", "fragment", "flags", "length", "sport", "dport", "ttl", "id", "doff", "window", "payload", "stranger", "src", "dst"}
+
+// String returns the field's name in patterns.
+func (f Field) String() string { return fieldNames[f] }
+
+// Condition is met by packets whose field is from Lo to Hi, or whose address is in Prefix.
+type Condition struct {
+	Field  Field
+	Lo, Hi uint32
+	Prefix netip.Prefix // of SourcePrefix and DestinationPrefix
+}
+
+// Rule matches packets that meet all conditions, which are of different fields and in
+// their order.
+type Rule struct {
+	Conditions []Condition
+	// Sources, if there are any, are the only addresses from which packets match. In order.
+	Sources []netip.Addr
+}
+
+// value returns a field of a record as a number. A field that the packet does not have is absent.
+func (r *Record) value(f Field) uint32 {
+	const absent = 1<<32 - 1
+	tcp := r.Protocol == protoTCP && r.HeaderLength > 0
+	switch f {
+	case Protocol:
+		return uint32(r.Protocol)
+	case FragmentPart:
+		return uint32(r.Fragment)
+	case Length:
+		return uint32(r.Length)
+	case TTL:
+		return uint32(r.TTL)
+	case Strangers:
+		if r.Conversing == Stranger {
+			return 1
+		}
+		return 0
+	case ID:
+		if r.IPv4 {
+			return uint32(r.ID)
+		}
+	case SourcePort, DestinationPort:
+		if r.Fragment != LaterFragment && (r.Protocol == protoTCP || r.Protocol == protoUDP || r.Protocol == protoSCTP || r.Protocol == protoICMP || r.Protocol == protoICMPv6) {
+			if f == SourcePort {
+				return uint32(r.SrcPort)
+			}
+			return uint32(r.DstPort)
+		}
+	case Flags:
+		if tcp {
+			return uint32(r.Flags)
+		}
+	case HeaderLength:
+		if tcp {
+			return uint32(r.HeaderLength)
+		}
+	case Window:
+		if tcp {
+			return uint32(r.Window)
+		}
+	case Payload: // zeros may stand for none
+		if v := binary.BigEndian.Uint32(r.Payload[:]); v != 0 {
+			return v
+		}
+	}
+	return absent
+}
+
+// Matches reports whether a packet meets the condition.
+func (c *Condition) Matches(r *Record) bool {
+	switch c.Field {
+	case SourcePrefix:
+		return c.Prefix.Contains(r.Source())
+	case DestinationPrefix:
+		return c.Prefix.Contains(r.Destination())
+	}
+	v := r.value(c.Field)
+	return c.Lo <= v && v <= c.Hi
+}
+
+// Matches reports whether a packet meets all conditions of the rule.
+func (u *Rule) Matches(r *Record) bool {
+	for i := range u.Conditions {
+		if !u.Conditions[i].Matches(r) {
+			return false
+		}
+	}
+	if len(u.Sources) == 0 {
+		return true
+	}
+	_, ok := slices.BinarySearchFunc(u.Sources, r.Source(), netip.Addr.Compare)
+	return ok
+}
+
+func (u *Rule) has(f Field) *Condition {
+	for i := range u.Conditions {
+		if u.Conditions[i].Field == f {
+			return &u.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// with returns the rule with a condition more.
+func (u Rule) with(c Condition) Rule {
+	u.Conditions = append(slices.Clone(u.Conditions), c)
+	slices.SortFunc(u.Conditions, func(a, b Condition) int { return cmp.Compare(a.Field, b.Field) })
+	return u
+}
+
+// String returns the rule as a pattern, as in "udp length 468 sport 123 dst 203.0.113.2/32".
+func (u *Rule) String() string {
+	var words []string
+	for _, c := range u.Conditions {
+		words = append(words, c.String())
+	}
+	if len(u.Sources) > 0 {
+		words = append(words, fmt.Sprintf("of %d sources", len(u.Sources)))
+	}
+	return strings.Join(words, " ")
+}
+
+// String returns the condition as in a pattern.
+func (c Condition) String() string {
+	switch c.Field {
+	case SourcePrefix, DestinationPrefix:
+		return c.Field.String() + " " + c.Prefix.String()
+	case Strangers:
+		return "stranger"
+	case Payload:
+		return fmt.Sprintf("payload %08x", c.Lo)
+	case Flags:
+		return "flags " + flagNames(c.Lo)
+	case FragmentPart:
+		return "fragment " + [...]string{"none", "first", "later"}[min(c.Lo, 2)]
+	case Protocol:
+		if name, ok := map[uint32]string{protoICMP: "icmp", protoTCP: "tcp", protoUDP: "udp", protoGRE: "gre", protoESP: "esp", protoICMPv6: "icmp6", protoSCTP: "sctp"}[c.Lo]; ok {
+			return name
+		}
+	}
+	if c.Lo == c.Hi {
+		return fmt.Sprintf("%s %d", c.Field, c.Lo)
+	}
+	return fmt.Sprintf("%s %d-%d", c.Field, c.Lo, c.Hi)
+}
+
+func flagNames(flags uint32) string {
+	var b strings.Builder
+	for i, name := range "FSRPAUEC" {
+		if flags>>i&1 != 0 {
+			b.WriteRune(name)
+		}
+	}
+	return cmp.Or(b.String(), "none")
+}
