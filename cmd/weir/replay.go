@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"strings"
 	"text/tabwriter"
 
@@ -33,18 +35,27 @@ is the one that blocks the packet, or would if it were not on trial or if not
 for monitor mode; approximate mode does not know it.
 
 --heavy counts all captures as one interval, in constant memory, and misses no
-flow above the share. Bytes are those that were captured.`,
+flow above the share. Bytes are those that were captured.
+
+--flood searches one capture for floods, second by second by its own times: it
+prints when a second was far above the usual, the rules that match the excess,
+and what else they would hit, and drops what they match from then on. No list is
+asked. --own names the networks of the host, whose packets go out.`,
 		Example: `  weir replay --block feed.txt traffic.pcap
   weir replay --engine go --block feed.txt --json traffic.pcapng.gz
   weir replay --heavy key=src,unit=bytes,threshold=1% traffic.pcap
+  weir replay --flood --own 203.0.113.0/24 traffic.pcap
   tcpdump -w - -c 1000 | weir replay --block feed.txt --verdicts verdicts.csv -`,
 		Args: someArgs("CAPTURE"),
 	}
 	f := c.Flags()
 	f.TextVar(&o.Kind, "engine", o.Kind, "`engine` that decides: kernel or go")
 	f.StringVar(&o.Verdicts, "verdicts", "", "CSV `file` to write the verdict on each packet to")
+	searches := f.Bool("flood", false, "search the capture for floods, and print rules that match them")
+	var own []string
+	f.StringSliceVar(&own, "own", nil, "with --flood: `prefix` of the host's own addresses (repeatable)")
 	choices(c, "engine", "kernel", "go")
-	v = newConfigFlags(c, "engine", "verdicts", "heavy", "json")
+	v = newConfigFlags(c, "engine", "verdicts", "heavy", "json", "flood", "own")
 	f.Func("heavy", "print the heavy hitters of a `tracker`, as in key=src,unit=bytes,threshold=0.1%; as for weir run --track, with a share alone",
 		func(s string) error {
 			spec, err := tracker.ParseCapture(s)
@@ -53,6 +64,12 @@ flow above the share. Bytes are those that were captured.`,
 		})
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, captures []string) error {
+		if *searches {
+			return replayFlood(c, own, o.Verdicts, captures, *asJSON)
+		}
+		if len(own) > 0 {
+			return errors.New("--own is of --flood")
+		}
 		out := newConsole(c.OutOrStdout(), c.ErrOrStderr())
 		o.Stdin = c.InOrStdin()
 		p, err := v.prepare(c, out)
@@ -88,6 +105,41 @@ flow above the share. Bytes are those that were captured.`,
 		return err
 	}
 	return c
+}
+
+// replayFlood searches a capture for floods.
+func replayFlood(c *cobra.Command, own []string, verdicts string, captures []string, asJSON bool) error {
+	if len(captures) != 1 {
+		return fmt.Errorf("--flood reads one capture, not %d: the times of two do not go together", len(captures))
+	}
+	o := replay.FloodOptions{Verdicts: verdicts, Stdin: c.InOrStdin()}
+	for _, s := range own {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return fmt.Errorf("--own %q: want a prefix, as in 203.0.113.0/24", s)
+		}
+		o.Own = append(o.Own, p.Masked())
+	}
+	s, err := replay.Flood(c.Context(), o, captures[0])
+	if s == nil || err != nil && s.Packets == 0 {
+		return err
+	}
+	if asJSON {
+		return errors.Join(printJSON(c.OutOrStdout(), s), err)
+	}
+	w := c.OutOrStdout()
+	for _, f := range s.Findings {
+		fmt.Fprintf(w, "%gs\t%s packets/s, usual %s: %s\n", f.Seconds, humanize.Comma(int64(f.Rate)), humanize.Comma(int64(f.Usual)), f.Verdict)
+		for _, u := range f.Rules {
+			fmt.Fprintf(w, "\t%s\n\t\t%.1f-%.1f %% of packets, %d sources seen; of usual packets %.2f %%, of conversations %.2f %%\n",
+				u.Pattern, 100*u.Low, 100*u.High, u.Sources, 100*u.Packets, 100*u.Conversations)
+		}
+		if f.Proposed {
+			fmt.Fprintf(w, "\tnot applied: too few quiet seconds before, or not where the flood goes\n")
+		}
+	}
+	fmt.Fprintf(w, "packets %s, dropped %s\n", humanize.Comma(int64(s.Packets)), humanize.Comma(int64(s.Dropped)))
+	return err
 }
 
 func printSummary(w io.Writer, s *replay.Summary) {

@@ -151,18 +151,19 @@ func (s *Summary) addHeavy(spec *tracker.Spec, banks []*sketch.Bank) {
 }
 
 func (o *Options) replay(name string, e Engine, lists []engine.List, s *Summary, visit func(capture.Packet, verdict.Outcome) error) error {
-	var r *capture.Reader
-	var err error
-	if name == "-" && o.Stdin != nil {
-		r, err = capture.NewReader("standard input", o.Stdin)
-	} else {
-		r, err = capture.Open(name)
-	}
+	r, err := o.open(name)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
 	return Run(r, e, lists, s, visit)
+}
+
+func (o *Options) open(name string) (*capture.Reader, error) {
+	if name == "-" && o.Stdin != nil {
+		return capture.NewReader("standard input", o.Stdin)
+	}
+	return capture.Open(name)
 }
 
 // verdictWriter writes the verdict on each packet as CSV.
