@@ -16,9 +16,6 @@ import (
 const (
 	parts     = 3
 	cellWords = 3
-
-	// UpdateWords is the number of words that an element changes.
-	UpdateWords = parts * cellWords
 )
 
 // load is the number of elements for each cell up to which all can practically always be
@@ -76,13 +73,6 @@ func (t *Table) add(h, times uint64) {
 		w[1] += times * h
 		w[2] += times * c
 	}
-}
-
-// Update returns word i of those that adding h changes, by what is added to it.
-// Removing subtracts it.
-func (t *Table) Update(h uint64, i int) (word *uint64, delta uint64) {
-	w := t.cell(h, uint64(i/cellWords))
-	return &w[i%cellWords], [cellWords]uint64{1, h, check(h)}[i%cellWords]
 }
 
 // cell returns the cell of h in a part.

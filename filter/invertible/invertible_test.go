@@ -97,18 +97,3 @@ func TestLoad(t *testing.T) {
 		}
 	}
 }
-
-// Word by word, an element is inserted as at once.
-func TestUpdate(t *testing.T) {
-	a, b := newTable(t, 10), newTable(t, 10)
-	for _, h := range []uint64{0, 1, 1 << 63, 12345} {
-		a.Add(h)
-		for i := range UpdateWords {
-			word, delta := b.Update(h, i)
-			*word += delta
-		}
-	}
-	if !slices.Equal(a.words, b.words) {
-		t.Error("the tables differ")
-	}
-}

@@ -37,11 +37,11 @@ const MaxShapes = 32
 
 // Prefix lengths of the markers.
 const (
-	Mark4Bits = 24
+	mark4Bits = 24
 	Mark6Bits = 48
 )
 
-const mark4Words = 1 << Mark4Bits / 64
+const mark4Words = 1 << mark4Bits / 64
 
 // Sizing of the structures.
 const (
@@ -302,7 +302,7 @@ func (l *Layout) pays(marked, shapes, near int) bool {
 	if 8*mark4Words > near && int(l.Lines)*64 <= near {
 		cost = 4
 	}
-	return float64(marked)/(1<<Mark4Bits) < 1-cost/float64(shapes)
+	return float64(marked)/(1<<mark4Bits) < 1-cost/float64(shapes)
 }
 
 // marked6 returns the number of keys that are marked at Mark6Bits.
@@ -352,9 +352,9 @@ func (l *Layout) Gates(v6 bool) Gate {
 	return g
 }
 
-// Mark4Sides returns the number of sides in the IPv4 bitmap: 0, 1 (sources) or
+// mark4Sides returns the number of sides in the IPv4 bitmap: 0, 1 (sources) or
 // 2. The destinations' bitmap follows the sources'.
-func (l *Layout) Mark4Sides() int {
+func (l *Layout) mark4Sides() int {
 	switch {
 	case l.Mark4Dst:
 		return 2
@@ -386,7 +386,7 @@ func (l *Layout) Alloc() Memory {
 	return Memory{
 		Lines:   make([]uint64, int(l.Lines)*cascade.LineWords),
 		Buckets: make([]uint64, int(l.Buckets)*BucketSlots),
-		Marks4:  make([]uint64, l.Mark4Sides()*mark4Words),
+		Marks4:  make([]uint64, l.mark4Sides()*mark4Words),
 		Marks6:  make([]uint64, int(l.Mark6Lines)*cascade.LineWords),
 		Hot:     make([]uint64, int(l.HotBuckets)*BucketSlots),
 
@@ -401,7 +401,7 @@ func (l *Layout) Alloc() Memory {
 // Bytes returns the size of the layout's memory.
 func (l *Layout) Bytes() int {
 	return l.Prefixes.Bytes() + 8*(int(l.Lines)*cascade.LineWords+int(l.Buckets)*BucketSlots+
-		l.Mark4Sides()*mark4Words+int(l.Mark6Lines)*cascade.LineWords+int(l.HotBuckets)*BucketSlots+l.Directory.Words())
+		l.mark4Sides()*mark4Words+int(l.Mark6Lines)*cascade.LineWords+int(l.HotBuckets)*BucketSlots+l.Directory.Words())
 }
 
 // CounterBytes returns the size of the counters by which keys are deleted from the cascade,

@@ -17,8 +17,8 @@ func NewMarks4() Marks4 { return make(Marks4, mark4Words) }
 // first network (the upper 24 bits of an address) and its length in bits.
 func (m Marks4) Mark(first uint32, length uint8) {
 	n := uint32(1)
-	if length < Mark4Bits {
-		n <<= Mark4Bits - length
+	if length < mark4Bits {
+		n <<= mark4Bits - length
 	}
 	for i := first; i < first+n; {
 		mask, step := uint64(1)<<(i%64), uint32(1)

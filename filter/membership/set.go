@@ -59,7 +59,7 @@ type Set struct {
 // zero. It fails if the sizes differ.
 func NewSet(l Layout, m Memory) (*Set, error) {
 	if len(m.Lines) != int(l.Lines)*cascade.LineWords || len(m.Buckets) != int(l.Buckets)*BucketSlots ||
-		len(m.Marks4) != l.Mark4Sides()*mark4Words || len(m.Marks6) != int(l.Mark6Lines)*cascade.LineWords ||
+		len(m.Marks4) != l.mark4Sides()*mark4Words || len(m.Marks6) != int(l.Mark6Lines)*cascade.LineWords ||
 		len(m.Hot) != int(l.HotBuckets)*BucketSlots ||
 		len(m.Prefixes) != l.Prefixes.Lines*cascade.LineWords || len(m.Spill) != l.Prefixes.Buckets*BucketSlots ||
 		len(m.Front) != l.Prefixes.Front || len(m.Directory) != l.Directory.Words() {

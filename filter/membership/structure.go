@@ -33,7 +33,7 @@ func (l *Layout) Structures() []Structure {
 	add(64*int(l.Lines), "cascade, %d bits an entry in the first line, %d in others", l.First, l.Rest)
 	add(64*int(l.Buckets), "table of fingerprints")
 	add(64*int(l.HotBuckets), "weights of hot elements")
-	add(8*l.Mark4Sides()*mark4Words, "marked IPv4 networks")
+	add(8*l.mark4Sides()*mark4Words, "marked IPv4 networks")
 	add(64*int(l.Mark6Lines), "marked IPv6 networks")
 	return all
 }

@@ -25,9 +25,9 @@ import (
 	"weir/filter/key"
 )
 
-// MaxRate is the planned false-positive rate of a port's filter: one in a
+// maxRate is the planned false-positive rate of a port's filter: one in a
 // million.
-const MaxRate = 1e-6
+const maxRate = 1e-6
 
 // Layout is the geometry of the filters, which are all equal.
 type Layout struct {
@@ -37,13 +37,13 @@ type Layout struct {
 	First, Rest int    // bits of a group in its first and in its second line
 }
 
-// Plan returns the smallest filters that keep to MaxRate with the given number
+// Plan returns the smallest filters that keep to maxRate with the given number
 // of groups in each of them.
 func Plan(ports, groups int) Layout {
 	l := Layout{Ports: ports, MaxGroups: groups}
 	for l.Lines = uint32(groups/16) + 1; ; l.Lines += l.Lines/32 + 1 {
 		best := fpr.BestCascade(groups, l.Lines, 1)
-		if l.First, l.Rest = best.First, best.Rest; l.Rate() <= MaxRate {
+		if l.First, l.Rest = best.First, best.Rest; l.Rate() <= maxRate {
 			return l
 		}
 	}

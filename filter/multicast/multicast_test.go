@@ -37,14 +37,14 @@ func group(i int) netip.Addr {
 func TestPlan(t *testing.T) {
 	for _, groups := range []int{1, 10, 100, 1024, 1 << 16, 1 << 20} {
 		l := Plan(3, groups)
-		if rate := l.Rate(); rate > MaxRate {
+		if rate := l.Rate(); rate > maxRate {
 			t.Errorf("%d groups: a rate of %g", groups, rate)
 		}
 		smaller := l
 		smaller.Lines -= smaller.Lines/16 + 1
 		if smaller.Lines > 0 && smaller.Lines > uint32(groups/16)+1 {
 			best := fpr.BestCascade(groups, smaller.Lines, 1)
-			if smaller.First, smaller.Rest = best.First, best.Rest; smaller.Rate() <= MaxRate {
+			if smaller.First, smaller.Rest = best.First, best.Rest; smaller.Rate() <= maxRate {
 				t.Errorf("%d groups: %d lines would do, not %d", groups, smaller.Lines, l.Lines)
 			}
 		}

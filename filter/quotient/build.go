@@ -28,7 +28,7 @@ func Build(l Layout, entries []Entry) (*Set, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := s.Fill(Chunks(entries)...); !errors.Is(err, ErrFull) {
+		if err := s.Fill(chunks(entries)...); !errors.Is(err, ErrFull) {
 			if err != nil {
 				return nil, err
 			}
@@ -38,8 +38,8 @@ func Build(l Layout, entries []Entry) (*Set, error) {
 	return nil, ErrFull
 }
 
-// Chunks divides entries for Fill.
-func Chunks(entries []Entry) []iter.Seq[Entry] {
+// chunks divides entries for Fill.
+func chunks(entries []Entry) []iter.Seq[Entry] {
 	n := min(runtime.GOMAXPROCS(0), 1+len(entries)/chunkEntries)
 	chunks := make([]iter.Seq[Entry], n)
 	for i := range chunks {

@@ -569,7 +569,7 @@ func TestFill(t *testing.T) {
 			}
 			entries := randomEntriesOf(keyBits, r, n, l.MaxList())
 			s := newSet(t, l, randomSecret(r))
-			if err := s.Fill(Chunks(entries)...); err != nil {
+			if err := s.Fill(chunks(entries)...); err != nil {
 				t.Fatal(err)
 			}
 			want := make(map[uint64]uint16)
@@ -577,7 +577,7 @@ func TestFill(t *testing.T) {
 				want[e.Key] = e.List
 			}
 			check(t, s, want)
-			if n > 0 && s.Fill(Chunks(entries)...) == nil {
+			if n > 0 && s.Fill(chunks(entries)...) == nil {
 				t.Error("filled twice")
 			}
 		}
@@ -646,7 +646,7 @@ func TestInSpill(t *testing.T) {
 					scaled[j].Key = scaled[j].Key<<(extra&1) | uint64(extra&1) | uint64(extra>>1*j&1)<<33
 				}
 				s := newSet(t, w.plan(32+extra, n, 1), randomSecret(r))
-				if err := s.Fill(Chunks(scaled)...); err != nil {
+				if err := s.Fill(chunks(scaled)...); err != nil {
 					full++
 					continue
 				}
@@ -673,7 +673,7 @@ func TestPlannedSpill(t *testing.T) {
 			continue // some 16 million entries
 		}
 		s := newSet(t, w.plan(MinKeyBits, n, 1), randomSecret(r))
-		if err := s.Fill(Chunks(randomEntries(r, n, 1))...); err != nil {
+		if err := s.Fill(chunks(randomEntries(r, n, 1))...); err != nil {
 			t.Errorf("%d bits: %v", w.bits, err)
 			continue
 		}
@@ -697,7 +697,7 @@ func TestSpillMove(t *testing.T) {
 		l := widths[1].plan(32, n, 1)
 		l.Buckets -= l.Buckets * 3 / 10
 		s := newSet(t, l, randomSecret(r))
-		if err := s.Fill(Chunks(entries)...); err != nil {
+		if err := s.Fill(chunks(entries)...); err != nil {
 			t.Fatalf("%d of %d entries, in a spill of %d buckets: %v", s.InSpill(), n, l.Buckets, err)
 		}
 		check(t, s, want)

@@ -25,8 +25,8 @@ import (
 	"weir/filter/hash"
 )
 
-// MaxProbability is the highest probability in Q0.16 fixed point, 65535/65536.
-const MaxProbability = math.MaxUint16
+// maxProbability is the highest probability in Q0.16 fixed point, 65535/65536.
+const maxProbability = math.MaxUint16
 
 // Config describes a queue; see [Linux] for defaults.
 type Config struct {
@@ -53,8 +53,8 @@ func Linux() Config {
 	return Config{
 		Levels: 8, Bins: 16, // eight slices of 4 bits
 		Limit: 1000, BinSize: 20, Max: 25,
-		Increment: (MaxProbability + 500) / 1000,  // 0.1 %
-		Decrement: (MaxProbability + 3000) / 6000, // 0.017 %
+		Increment: (maxProbability + 500) / 1000,  // 0.1 %
+		Decrement: (maxProbability + 3000) / 6000, // 0.017 %
 		Rehash:    600 * time.Second, Warmup: 60 * time.Second,
 		PenaltyRate: 10, PenaltyBurst: 20,
 	}
@@ -167,7 +167,7 @@ func (q *Queue[P]) Len() int { return len(q.packets) }
 // least of its bins.
 func (q *Queue[P]) Probability(h uint64) float64 {
 	_, probability := q.least(q.current, q.place(q.current, h))
-	return float64(probability) / MaxProbability
+	return float64(probability) / maxProbability
 }
 
 // Enqueue decides on an arriving packet of the flow with hash h, and queues it
@@ -190,7 +190,7 @@ func (q *Queue[P]) Enqueue(p P, h uint64, canMark bool, now time.Time) Verdict {
 		return BinDrop
 	}
 	verdict := Queued
-	if probability == MaxProbability {
+	if probability == maxProbability {
 		// An unresponsive flow will be unresponsive after the hash function
 		// changes: fill its new bins.
 		if other := 1 - q.current; q.warming {
@@ -202,7 +202,7 @@ func (q *Queue[P]) Enqueue(p P, h uint64, canMark bool, now time.Time) Verdict {
 			return PenaltyDrop
 		}
 	} else if r := uint16(q.rng.Uint32()); r < probability {
-		const half = MaxProbability / 2
+		const half = maxProbability / 2
 		inVain := probability > half && int(r) < 2*(int(probability)-half)
 		if inVain || !canMark {
 			return EarlyDrop
@@ -271,7 +271,7 @@ func (q *Queue[P]) adapt(set int, at place) {
 		case b.queued == 0:
 			b.probability -= min(b.probability, q.config.Decrement)
 		case b.queued >= q.config.BinSize:
-			b.probability += min(MaxProbability-b.probability, q.config.Increment)
+			b.probability += min(maxProbability-b.probability, q.config.Increment)
 		}
 	})
 }
@@ -279,7 +279,7 @@ func (q *Queue[P]) adapt(set int, at place) {
 // least returns the smallest load and the smallest probability of a packet's
 // bins.
 func (q *Queue[P]) least(set int, at place) (queued int, probability uint16) {
-	queued, probability = math.MaxInt, MaxProbability
+	queued, probability = math.MaxInt, maxProbability
 	q.each(set, at, func(b *bin) {
 		queued = min(queued, b.queued)
 		probability = min(probability, b.probability)

@@ -34,8 +34,8 @@ func TestLinuxDefaults(t *testing.T) {
 		t.Errorf("increment %d, decrement %d", c.Increment, c.Decrement)
 	}
 	for name, p := range map[string]struct{ got, want float64 }{
-		"increment": {float64(c.Increment) / MaxProbability, 1.0 / 1000},
-		"decrement": {float64(c.Decrement) / MaxProbability, 1.0 / 6000},
+		"increment": {float64(c.Increment) / maxProbability, 1.0 / 1000},
+		"decrement": {float64(c.Decrement) / maxProbability, 1.0 / 6000},
 	} {
 		if math.Abs(p.got/p.want-1) > 0.01 {
 			t.Errorf("%s %g, want %g", name, p.got, p.want)
@@ -65,7 +65,7 @@ func TestFalsePunish(t *testing.T) {
 				s.function = rng.Uint64()
 				clear(s.bins)
 				for range flows {
-					q.each(q.current, q.place(q.current, rng.Uint64()), func(b *bin) { b.probability = MaxProbability })
+					q.each(q.current, q.place(q.current, rng.Uint64()), func(b *bin) { b.probability = maxProbability })
 				}
 				if q.Probability(rng.Uint64()) == 1 {
 					hits++
@@ -93,7 +93,7 @@ func TestAdapt(t *testing.T) {
 	if v := q.Enqueue(20, h, true, now); v.Dropped() {
 		t.Fatalf("packet 20: %v", v)
 	}
-	if p, want := q.Probability(h), float64(c.Increment)/MaxProbability; p != want {
+	if p, want := q.Probability(h), float64(c.Increment)/maxProbability; p != want {
 		t.Errorf("probability %g after an arrival at full bins, want %g", p, want)
 	}
 	for range c.Max {
@@ -120,7 +120,7 @@ func TestAdapt(t *testing.T) {
 		}
 	}
 	q.Enqueue(0, h, true, now)
-	if p, want := before-q.Probability(h), float64(c.Decrement)/MaxProbability; math.Abs(p-want) > 1e-9 {
+	if p, want := before-q.Probability(h), float64(c.Decrement)/maxProbability; math.Abs(p-want) > 1e-9 {
 		t.Errorf("probability fell by %g at empty bins, want %g", p, want)
 	}
 }
@@ -134,7 +134,7 @@ func TestMarking(t *testing.T) {
 		c := Linux()
 		c.Decrement = 0 // keep it constant
 		q := mustNew[int](t, c, rng)
-		q.each(q.current, q.place(q.current, 1), func(b *bin) { b.probability = uint16(probability * MaxProbability) })
+		q.each(q.current, q.place(q.current, 1), func(b *bin) { b.probability = uint16(probability * maxProbability) })
 		for _, canMark := range []bool{true, false} {
 			trials := trial.Count(probability, 0.05)
 			count := make(map[Verdict]int)
@@ -166,7 +166,7 @@ func TestPenalty(t *testing.T) {
 	c := Linux()
 	c.Decrement = 0
 	q := mustNew[int](t, c, source(t, 20))
-	q.each(q.current, q.place(q.current, 1), func(b *bin) { b.probability = MaxProbability })
+	q.each(q.current, q.place(q.current, 1), func(b *bin) { b.probability = maxProbability })
 	passed := 0
 	const seconds = 50
 	for ms := range seconds * 1000 {
@@ -190,7 +190,7 @@ func TestMovingHash(t *testing.T) {
 	c.Decrement, c.BinSize = 0, 1
 	q := mustNew[int](t, c, source(t, 30))
 	const h = 7
-	q.each(q.current, q.place(q.current, h), func(b *bin) { b.probability = MaxProbability })
+	q.each(q.current, q.place(q.current, h), func(b *bin) { b.probability = maxProbability })
 	first := q.current
 	learned := func() uint16 { _, p := q.least(1-first, q.place(1-first, h)); return p }
 
@@ -214,8 +214,8 @@ func TestMovingHash(t *testing.T) {
 	if q.current == first || q.warming {
 		t.Fatal("function did not change")
 	}
-	if got := q.Probability(h); got < float64(knows)/MaxProbability {
-		t.Errorf("after the change the flow has probability %g, want %g at least", got, float64(knows)/MaxProbability)
+	if got := q.Probability(h); got < float64(knows)/maxProbability {
+		t.Errorf("after the change the flow has probability %g, want %g at least", got, float64(knows)/maxProbability)
 	}
 	for i, b := range q.sets[first].bins {
 		if b.probability != 0 {
