@@ -216,8 +216,9 @@ const (
 // bounds what classes gain: a listed key can have only 0.07 bits more, on average, before r_k exceeds 1.05 r.
 //
 // Where the gain is large, r_k may be 2 r. This needs [MaxPeriods] periods, in each of which the elements
-// that were found, with the shares q_p, have r(q_p) ≤ 1.04 r/3, three standard errors included. If in one of them a third or more was honest,
-// with the shares h, then q_p = a·h + (1-a)·g with a ≥ 1/3, whatever g was forged, and so
+// that were found, with the shares q_p, have r(q_p) ≤ 1.04 r/3, three standard errors included, and each
+// element with the bits that were chosen without it. If in one period a third or more was honest, with the
+// shares h, then q_p = a·h + (1-a)·g with a ≥ 1/3, whatever g was forged, and so
 //
 //	r(h) ≤ r(q_p)/a ≤ 1.04 r
 func (l *Layout) PlanClasses(listed *ClassCounts, found *Sightings, all int) {
@@ -332,7 +333,7 @@ func (l *Layout) RateOf(found *Sightings, n int) (rate float64) {
 }
 
 // setClasses sets the classes' bits beyond those that all keys have, by more than the optimum. It returns those
-// that an element of each class would have had which was not found.
+// that the classes would have without one of their elements, that with the largest share.
 func (l *Layout) setClasses(p *classPlan, by float64) (without Classes) {
 	base := l.First + l.Rest
 	extra := func(i int, by float64) byte { return byte(int(math.Round(p.bounded(i, base, by))) - base) }
@@ -341,16 +342,20 @@ func (l *Layout) setClasses(p *classPlan, by float64) (without Classes) {
 	var of [MaxExtra + 1]ClassShare
 	for i, share := range p.found.of {
 		l.Classes[i] = extra(i, by)
-		without[i] = l.Classes[i]
+		found := l.Classes[i]
+		without[i] = found
 		if share > 0 {
-			others := withUnknown(share * (1 - 1/max(p.found.number[i], 1)))
-			without[i] = extra(i, by+math.Log2(others/withUnknown(share)))
+			less := func(others float64) byte {
+				return extra(i, by+math.Log2(withUnknown(max(others, 0))/withUnknown(share)))
+			}
+			found = less(share * (1 - 1/max(p.found.number[i], 1)))
+			without[i] = less(share - p.found.most[i])
 		}
 		of[l.Classes[i]].Classes++
 		of[l.Classes[i]].Listed += p.listed[i] / p.all
 		of[l.Classes[i]].Elements += share
 		of[l.Classes[i]].Predicted += unknownShare / NumClasses
-		of[without[i]].Predicted += (1 - unknownShare) * share
+		of[found].Predicted += (1 - unknownShare) * share
 	}
 	unclassed := p.unclassed - base
 	l.Classes[NumClasses] = byte(unclassed)

@@ -98,6 +98,7 @@ func networkAt(n uint32) [4]byte {
 type classShares struct {
 	of     ClassCounts // the classes' shares, whose sum is 1
 	number ClassCounts // of elements that were found
+	most   ClassCounts // the largest share of a single element
 }
 
 // shares returns how the elements are spread, the mean of those periods in which some were found; nil: of none.
@@ -105,18 +106,20 @@ func (l *Layout) shares(periods []Period) *classShares {
 	var s classShares
 	n := 0.
 	for _, p := range periods {
-		var of ClassCounts
+		var of, most ClassCounts
 		for network, seen := range p.Networks {
 			if seen.Exposed > 0 {
 				class := l.classOf(networkAt(network))
 				of[class] += seen.Found / seen.Exposed
 				s.number[class] += seen.Found
+				most[class] = max(most[class], 1/seen.Exposed)
 			}
 		}
 		if sum := of.sum(); sum > 0 {
 			n++
 			for i := range of {
 				s.of[i] += of[i] / sum
+				s.most[i] = max(s.most[i], most[i]/sum)
 			}
 		}
 	}
@@ -125,6 +128,7 @@ func (l *Layout) shares(periods []Period) *classShares {
 	}
 	for i := range s.of {
 		s.of[i] /= n
+		s.most[i] /= n
 	}
 	return &s
 }
