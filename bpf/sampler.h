@@ -169,7 +169,7 @@ static __always_inline void record_ip(struct cursor *c, const struct packet *p,
 		total = ip[2] << 8 | ip[3];
 		r->id = ip[4] << 8 | ip[5];
 		r->ttl = ip[8];
-		r->fragment = fragment & IPV4_OFFSET_MASK ? FRAGMENT_LATER
+		r->fragment = fragment & IPV4_OFFSET_MASK      ? FRAGMENT_LATER
 			      : fragment & IPV4_MORE_FRAGMENTS ? FRAGMENT_FIRST
 							       : 0;
 	} else {

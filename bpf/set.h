@@ -68,8 +68,8 @@ struct key_set {
 	__u32 n_v4_flow;
 	__u32 n_v6;
 	__u32 n_v6_flow;
-	__u32 hot_buckets;	/* 0: all keys have k bits, or those of their class */
-	__u32 classes;		/* not 0: places networks in those of the block set, see classes.h */
+	__u32 hot_buckets; /* 0: all keys have k bits, or those of their class */
+	__u32 classes;	   /* not 0: places networks in those of the block set, see classes.h */
 	struct shape mark6_src; /* the shape of marks of IPv6 sources */
 	struct shape mark6_dst;
 	struct shape v4[MAX_SHAPES];
