@@ -109,6 +109,17 @@ func atMost(estimate bool, text string) string {
 	return text
 }
 
+// passedAndDropped returns the names of the columns of packets that passed, and that were dropped.
+func passedAndDropped(apart, monitor bool) (passed, dropped string) {
+	switch {
+	case monitor:
+		return "packets", "would drop"
+	case !apart:
+		return "packets", "dropped"
+	}
+	return "passed", "dropped"
+}
+
 // flowTable returns the table of a tracker's flows.
 func (v *view) flowTable(t *api.Top, tracker *api.Tracker, most int) *table {
 	bytes := tracker.Unit == "bytes"
@@ -136,13 +147,7 @@ func (v *view) flowTable(t *api.Top, tracker *api.Tracker, most int) *table {
 	}
 	estimates := some(func(f api.Flow) bool { return f.Estimate })
 	apart := some(func(f api.Flow) bool { return f.Dropped != nil })
-	passed, dropped := "passed", "dropped"
-	if t.Monitor {
-		passed, dropped = "packets", "would drop"
-	}
-	if !apart {
-		passed = "packets"
-	}
+	passed, dropped := passedAndDropped(apart, t.Monitor)
 	add(columnOf(passed, estimates), packetsRank, func(f api.Flow) string {
 		n := f.Packets
 		if apart && !t.Monitor {
@@ -151,7 +156,7 @@ func (v *view) flowTable(t *api.Top, tracker *api.Tracker, most int) *table {
 		return atMost(f.Estimate, pps(n))
 	})
 	if tracker.Sample != nil {
-		add(column{name: "±", width: 6}, 4, func(f api.Flow) string { return within(f) })
+		add(column{name: "±", width: 6}, 4, within)
 	}
 	if apart {
 		add(columnOf(dropped, false), 0, func(f api.Flow) string {

@@ -74,10 +74,11 @@ func (r *Record) value(f Field) uint32 {
 			return uint32(r.ID)
 		}
 	case SourcePort, DestinationPort:
-		if r.Fragment != LaterFragment && (r.Protocol == protoTCP || r.Protocol == protoUDP || r.Protocol == protoSCTP || r.Protocol == protoICMP || r.Protocol == protoICMPv6) {
-			if f == SourcePort {
-				return uint32(r.SrcPort)
-			}
+		switch {
+		case !r.hasPorts():
+		case f == SourcePort:
+			return uint32(r.SrcPort)
+		default:
 			return uint32(r.DstPort)
 		}
 	case Flags:
@@ -98,6 +99,15 @@ func (r *Record) value(f Field) uint32 {
 		}
 	}
 	return absent
+}
+
+// hasPorts reports whether the packet has ports, or the type and code of ICMP.
+func (r *Record) hasPorts() bool {
+	switch r.Protocol {
+	case protoTCP, protoUDP, protoSCTP, protoICMP, protoICMPv6:
+		return r.Fragment != LaterFragment
+	}
+	return false
 }
 
 // Matches reports whether a packet meets the condition.

@@ -30,7 +30,6 @@ import (
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/lists"
-	"weir/filter/key"
 )
 
 // Options say what a hub does.
@@ -407,12 +406,7 @@ func (h *Hub) change(ctx context.Context, c api.Change, changed *api.FleetChange
 		}
 		recorded = true
 		if !h.publisher.decided() {
-			if l.early == nil {
-				l.early = make(map[key.Key]bool)
-			}
-			for k := range set.All() {
-				l.early[k] = true
-			}
+			l.nameEarly(set)
 		}
 		with = h.batch(l.Name)
 		return nil

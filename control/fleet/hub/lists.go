@@ -99,6 +99,16 @@ func (l *managed) take(contents *list.Set, version uint64) {
 	}
 }
 
+// nameEarly says that a command has named entries before it was settled whether the history is an older copy.
+func (l *managed) nameEarly(set *list.Set) {
+	if l.early == nil {
+		l.early = make(map[key.Key]bool)
+	}
+	for k := range set.All() {
+		l.early[k] = true
+	}
+}
+
 // manual returns the manual entries, and when those expire that no feed has.
 func (l *managed) manual() (*list.Set, map[key.Key]time.Time) {
 	var all list.Entries

@@ -99,64 +99,15 @@ func (p *publisher) recoverList(ctx context.Context, name string, r *recovered) 
 		return nil
 	}
 	lost := api.LostChanges{Time: time.Now(), List: name, Node: nodes[0]}
-	var theirs *store.List
-	signed := false
-	for _, node := range nodes {
-		l, ok, err := p.savedBy(ctx, node, name)
-		switch {
-		case err != nil && theirs == nil:
-			lost.Why = "what the node has saved cannot be read: " + err.Error()
-		case err == nil && (theirs == nil || theirs.Place().Before(l.Place()) || ok && !signed && theirs.Place() == l.Place()):
-			theirs, signed, lost.Node, lost.Why = l, ok, node, ""
-		}
-	}
+	theirs, signed := p.latest(ctx, nodes, &lost)
 	var changes []journal.Change
-	if err := p.loop.Do(ctx, func() (err error) {
+	if err := p.loop.Do(ctx, func() error {
 		l, err := p.lists.byName.Find(name)
-		switch {
-		case err != nil:
-			return nil // a reload has removed it
-		case theirs == nil:
-			return nil
+		if err != nil || theirs == nil {
+			return nil // a reload has removed it, or nothing can be read
 		}
-		feeds := l.feed != nil || l.released != nil
-		lost.Version = theirs.Place()
-		since, ok := l.history.Since(theirs)
-		switch {
-		case feeds:
-			lost.Why = "a feed changes the list, too: what it does not have, commands may have added"
-		case !signed:
-			lost.Why = "the node has a snapshot of its own, which this hub has not signed"
-		case !ok:
-			lost.Why = "it is not known what this hub's state and the node's version had in common"
-		}
-		if !ok { // all that is different
-			since = l.history.Place()
-		}
-		add, remove, err := l.history.Missing(since, theirs)
-		if err != nil {
-			lost.Why = err.Error()
-			return nil
-		}
-		if feeds {
-			remove = nil
-		}
-		changes = changesOf(l, lost.Node, add, remove)
-		if len(changes) == 0 {
-			lost.Why = ""
-		}
-		if lost.Why != "" {
-			return nil
-		}
-		if len(changes) == 0 {
-			l.history.Took(theirs)
-			return nil
-		}
-		if err := l.journal.Apply(changes); err != nil {
-			return err
-		}
-		l.history.Took(theirs)
-		return p.releases.commit(l)
+		changes, err = p.takeBack(l, theirs, signed, &lost)
+		return err
 	}); err != nil {
 		return err
 	}
@@ -172,6 +123,62 @@ func (p *publisher) recoverList(ctx context.Context, name string, r *recovered) 
 		}
 	}
 	return nil
+}
+
+// latest returns the latest version of a list that the nodes have saved, and whether the hub has signed all of
+// it: nil, if none can be read. It says in lost from which node it is, or why there is none.
+func (p *publisher) latest(ctx context.Context, nodes []string, lost *api.LostChanges) (theirs *store.List, signed bool) {
+	for _, node := range nodes {
+		l, ok, err := p.savedBy(ctx, node, lost.List)
+		switch {
+		case err != nil && theirs == nil:
+			lost.Why = "what the node has saved cannot be read: " + err.Error()
+		case err == nil && (theirs == nil || theirs.Place().Before(l.Place()) || ok && !signed && theirs.Place() == l.Place()):
+			theirs, signed, lost.Node, lost.Why = l, ok, node, ""
+		}
+	}
+	return theirs, signed
+}
+
+// takeBack makes the changes to a list that a node's version has and this one has not. If they cannot be made,
+// it returns them, and says why in lost. In the loop.
+func (p *publisher) takeBack(l *managed, theirs *store.List, signed bool, lost *api.LostChanges) ([]journal.Change, error) {
+	feeds := l.feed != nil || l.released != nil
+	lost.Version = theirs.Place()
+	since, ok := l.history.Since(theirs)
+	switch {
+	case feeds:
+		lost.Why = "a feed changes the list, too: what it does not have, commands may have added"
+	case !signed:
+		lost.Why = "the node has a snapshot of its own, which this hub has not signed"
+	case !ok:
+		lost.Why = "it is not known what this hub's state and the node's version had in common"
+	}
+	if !ok { // all that is different
+		since = l.history.Place()
+	}
+	add, remove, err := l.history.Missing(since, theirs)
+	if err != nil {
+		lost.Why = err.Error()
+		return nil, nil
+	}
+	if feeds {
+		remove = nil
+	}
+	changes := changesOf(l, lost.Node, add, remove)
+	switch {
+	case len(changes) == 0:
+		lost.Why = ""
+		l.history.Took(theirs)
+		return nil, nil
+	case lost.Why != "":
+		return changes, nil
+	}
+	if err := l.journal.Apply(changes); err != nil {
+		return changes, err
+	}
+	l.history.Took(theirs)
+	return changes, p.releases.commit(l)
 }
 
 // savedBy returns a list as a node has saved it, and whether the hub has signed all of that.
