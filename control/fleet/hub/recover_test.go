@@ -278,7 +278,12 @@ func TestLostIsListed(t *testing.T) {
 		return all
 	}
 	both := []string{"block edge-0 [192.0.2.3] [192.0.2.2]", "drop edge-0 [198.51.100.1] []"}
-	wait.For(t, "both losses are listed", func() bool { return slices.Equal(listed(), both) })
+	eventually(t, func() error {
+		if got := listed(); !slices.Equal(got, both) {
+			return fmt.Errorf("%q are listed, want %q", got, both)
+		}
+		return nil
+	})
 	wait.For(t, "the problem names the command", func() bool { return strings.Contains(strings.Join(f.problems(), "\n"), "weir fleet lost") })
 	f.stop()
 	f.start(lists)
