@@ -56,7 +56,7 @@ static __always_inline void set_class_side(struct packet *p, const volatile stru
 
 /*
  * The number of extra bits of a packet's key, by the class of its network: factor, an odd
- * secret of the generation, places networks, so that nobody can choose which share a class.
+ * secret of the generation, places networks, so that no one can choose which share a class.
  */
 static __always_inline __u64 class_bits(const struct packet *p, __u32 factor)
 {

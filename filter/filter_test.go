@@ -1,4 +1,4 @@
-// Tests of what all structures have in common: their vocabulary and their encodings.
+// Tests of all structures together: their vocabulary and their encodings.
 package filter_test
 
 import (
@@ -38,7 +38,7 @@ import (
 )
 
 // The vocabulary. Elements are byte strings, which have twins of these methods for their hashes,
-// or else E is what the structure is of: hashes or keys.
+// or else E is the type of the elements: hashes or keys.
 type (
 	adder[E any]     interface{ Add(e E) }
 	hashAdder        interface{ AddHash(h uint64) }
@@ -124,7 +124,7 @@ var (
 	_ codec           = (*stable.Filter)(nil)
 )
 
-// verbs are those of other libraries, by the one that is used here.
+// verbs maps the verbs of other libraries to the one that is used here.
 var verbs = map[string]string{
 	"Insert": "Add", "Put": "Add", "Set": "Add", "Delete": "Remove", "Del": "Remove",
 	"Has": "Contains", "Test": "Contains", "Exists": "Contains", "Find": "Lookup", "Get": "Lookup",

@@ -104,7 +104,7 @@ func (s *Sampled) Seconds() []*Second {
 	return s.seconds
 }
 
-// sampledFlow is what a flow is counted by: addresses and ports that are not part of it are zero.
+// sampledFlow is the key of a flow's count: addresses and ports that are not part of it are zero.
 type sampledFlow struct {
 	src, dst         [16]byte
 	srcPort, dstPort uint16
@@ -148,7 +148,7 @@ var sampledKeys = []struct {
 
 func unmapped(a [16]byte) netip.Addr { return netip.AddrFrom16(a).Unmap() }
 
-// sampledCount is what was sampled of a flow.
+// sampledCount counts the sampled packets of a flow.
 type sampledCount struct {
 	flow           sampledFlow
 	packets, bytes float64

@@ -30,7 +30,7 @@ type FloodSummary struct {
 	Findings []FloodFinding `json:"findings"`
 }
 
-// FloodFinding is what was found at the end of a second.
+// FloodFinding is a finding at the end of a second.
 type FloodFinding struct {
 	Seconds  float64     `json:"seconds"` // since the second of the first packet
 	Rate     float64     `json:"rate"`    // packets a second that no earlier rule matches
@@ -71,7 +71,7 @@ type floods struct {
 	summary      *FloodSummary
 }
 
-// peer is what an outgoing packet is to, as the incoming ones of its conversation have it.
+// peer is the destination of an outgoing packet, as the incoming ones of its conversation have it.
 type peer struct {
 	src, dst     [16]byte
 	sport, dport uint16
@@ -81,8 +81,8 @@ type peer struct {
 const maxSent = 1 << 18 // conversations of each generation
 
 // Flood searches a capture for floods second by second, by its own time stamps, and drops what the
-// rules match that it finds. If the capture cannot be read to its end, it returns a summary of what
-// was read and an error; the summary is nil if nothing was read.
+// rules match that it finds. If the capture cannot be read to its end, it returns a summary of the
+// packets before and an error; the summary is nil if nothing was read.
 func Flood(ctx context.Context, o FloodOptions, name string) (s *FloodSummary, err error) {
 	files := Options{Verdicts: o.Verdicts, Stdin: o.Stdin}
 	r, err := files.open(name)

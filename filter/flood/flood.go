@@ -19,7 +19,7 @@ const (
 	minRate           = 200   // packets a second above the usual rate
 	minBits           = 2e6   // bits a second above the usual rate
 	minCovered        = 0.15  // of the excess that a rule matches
-	maxConversing     = 0.01  // of what a rule matches
+	maxConversing     = 0.01  // of the packets that a rule matches
 	asUsers           = 0.5   // share of an excess in conversations from which on it is as users behave
 	firstSeconds      = 3     // of a flood, in which all that is above the usual is of it
 	burst             = 2     // seconds in a row that are suspect without a finding, and are learned afterwards
@@ -32,13 +32,13 @@ type Kind uint8
 const (
 	Ruled       Kind = iota // rules match it
 	AsUsers                 // it is in conversations: no rule
-	NothingInIt             // nothing in its headers tells it from users
+	NothingInIt             // nothing in its headers distinguishes it from users
 	numKinds
 )
 
 // String returns the sentence about an excess of this kind.
 func (k Kind) String() string {
-	return [numKinds]string{"rules match it", "as users behave: no rule", "nothing in the headers tells it from users: SYN cookies or a limit"}[k]
+	return [numKinds]string{"rules match it", "as users behave: no rule", "nothing in the headers distinguishes it from users: SYN cookies or a limit"}[k]
 }
 
 // Share is an estimate with the bounds of its 95 % confidence interval (Wilson, 1927).
@@ -55,7 +55,7 @@ func NewShare(hits, n int) Share {
 	return Share{max(0, (centre-spread)/(1+z*z/m)), p, min(1, (centre+spread)/(1+z*z/m))}
 }
 
-// Evidence is what a sample says of a rule.
+// Evidence has the counts of a rule's packets in a sample.
 type Evidence struct {
 	Records       int     // of the second that the rule matched
 	Share         Share   // of the second's packets
@@ -64,7 +64,7 @@ type Evidence struct {
 	Sources       int     // distinct ones among the records
 	Packets       Share   // of the baseline that the rule matches
 	Conversations Share   // of the baseline of which it matches a packet
-	Conversing    Share   // of what it matches
+	Conversing    Share   // of the packets that it matches
 }
 
 // Found is a rule with its evidence.
@@ -73,11 +73,11 @@ type Found struct {
 	Evidence
 }
 
-// Finding is what was found in a suspect second.
+// Finding describes a suspect second.
 type Finding struct {
 	Kind  Kind
 	Rules []Found // new ones
-	// Proposed rules are not in force, and are to be tried first: the baseline is too short, or a flood
+	// Proposed rules are not active, and are to be tried first: the baseline is too short, or a flood
 	// is under way that goes elsewhere.
 	Proposed    bool
 	Rate, Usual float64 // packets a second; without those of earlier rules
@@ -126,7 +126,7 @@ func (r *Record) class() int {
 	return classOther
 }
 
-// second is what a second had, a sample of it and rates.
+// second has a sample of a second and its rates.
 type second struct {
 	records []Record
 	rates   [2 + numClasses]float64 // packets, bits, classes
@@ -136,7 +136,7 @@ type second struct {
 type Detector struct {
 	quiet   []second // the baseline, the oldest first
 	pending []second // suspect, without a finding
-	rules   []Rule   // that are in force
+	rules   []Rule   // that are active
 	hit     []Rule   // destinations of the flood: rules of one condition
 	counts  map[netip.Addr]int
 	seconds int // that counts has
@@ -146,7 +146,7 @@ type Detector struct {
 // Rules returns the rules found so far, in the order in which they were found.
 func (d *Detector) Rules() []Rule { return d.rules }
 
-// Forget ends the flood: its rules no longer count as in force.
+// Forget ends the flood: its rules no longer count as active.
 func (d *Detector) Forget() { d.rules, d.hit, d.counts, d.seconds, d.age = nil, nil, nil, 0, 0 }
 
 // Second takes up a second: a sample of its packets with equal chances, and how many there were. It
@@ -383,7 +383,7 @@ func (d *Detector) evidence(u *Rule, s *second, base []Record, g *space) Evidenc
 	return e
 }
 
-// conversation is what tells packets of one conversation from others.
+// conversation is the key that packets of one conversation share.
 type conversation struct {
 	src, dst     [16]byte
 	sport, dport uint16
@@ -415,7 +415,7 @@ func collateral(rules []Rule, base []Record) (packets, conversations Share) {
 	return NewShare(hits, len(base)), NewShare(hitConversations, len(hit))
 }
 
-// sources returns a rule for the sources that send far more than any usually does of what is above
+// sources returns a rule for the sources that send far more than any usually does of the traffic above
 // the usual: SYNs, or UDP. The sample of each second of a flood adds to what is known of them.
 func (d *Detector) sources(s *second, base []Record) (Rule, bool) {
 	class, most := 0, 0.0

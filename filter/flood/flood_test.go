@@ -123,7 +123,7 @@ func TestFloods(t *testing.T) {
 				continue
 			}
 			if of := dropped(d, others); of > 0.01 || c.want != Ruled && (of > 0 || dropped(d, flood) > 0) {
-				t.Errorf("seed %d, %s: %v match %.1f %% of what is usual", seed, name, d.Rules(), 100*of)
+				t.Errorf("seed %d, %s: %v match %.1f %% of usual packets", seed, name, d.Rules(), 100*of)
 			}
 			// 2.5 % of a uniform range may be beyond what a sample of it has shown.
 			if of := dropped(d, flood); c.want == Ruled && of < 0.95 {
@@ -134,7 +134,7 @@ func TestFloods(t *testing.T) {
 }
 
 // TestOtherChanges lets other traffic change while a flood lasts, when the baseline stands still:
-// that is proposed, never in force, and nothing is learned.
+// that is proposed, never active, and nothing is learned.
 func TestOtherChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	d := quiet(r)
@@ -155,7 +155,7 @@ func TestOtherChanges(t *testing.T) {
 		}
 	}
 	if other := elsewhere(); len(d.Rules()) != 1 || d.Rules()[0].Matches(&other) {
-		t.Errorf("in force: %v", d.Rules())
+		t.Errorf("active: %v", d.Rules())
 	}
 }
 
@@ -207,7 +207,7 @@ func TestShortBaseline(t *testing.T) {
 	}
 	all := slices.Concat(usual(r, 800), many(3000, func() Record { p := syn(r); p.HeaderLength, p.Length = 5, 40; return p }))
 	if f := d.Second(all, uint64(len(all))); f == nil || !f.Proposed || len(f.Rules) == 0 || len(d.Rules()) > 0 {
-		t.Errorf("%+v, in force %v", f, d.Rules())
+		t.Errorf("%+v, active %v", f, d.Rules())
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Field is what a condition looks at.
+// Field is a field of a packet, which a condition tests.
 type Field uint8
 
 const (

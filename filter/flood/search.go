@@ -41,7 +41,7 @@ type space struct {
 	stamp         uint32
 }
 
-// newSpace prepares a search. The rates are those of what the current records are a sample of, and
+// newSpace prepares a search. The rates are of the packets that the current records sample, and
 // all that base is a sample of.
 func newSpace(current, base []Record, rate, usual, all float64) *space {
 	base = pick(base, maxUsual)

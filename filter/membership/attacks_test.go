@@ -18,7 +18,7 @@ type forger struct {
 	each func(period int) int // forged elements for each honest one
 }
 
-// shares returns the share of each network of what these sums choose.
+// shares returns the share of each network of the choices by these sums.
 func shares(sums []float64) []float64 {
 	of := slices.Clone(sums)
 	for i := len(of) - 1; i >= 0; i-- {

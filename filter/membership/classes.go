@@ -74,7 +74,7 @@ func networkOf(serialised []byte) (network [4]byte, ok bool) {
 
 // classFactor derives the factor that places networks in classes from a secret: an odd number. With one of
 // 2³¹ such factors, two networks share a class with a probability of at most 2/NumClasses (Dietzfelbinger
-// et al., "A reliable randomized algorithm for the closest-pair problem", 1997, lemma 2.4), and nobody who
+// et al., "A reliable randomized algorithm for the closest-pair problem", 1997, lemma 2.4), and no one who
 // does not know it can choose entries whose networks share the class of another one.
 func classFactor(s *hash.Secret) uint32 {
 	return uint32(s.Sum(make([]byte, 4))) | 1 // no key has this length
@@ -190,7 +190,7 @@ const (
 	provenLoss = 1.04
 	// trustedLoss is the bound where the periods agree that classes win much.
 	trustedLoss = 2
-	// honestShare is the share of what was found in the most honest period that is assumed not to be forged.
+	// honestShare is the share of the elements found in the most honest period that is assumed not to be forged.
 	honestShare = 1. / 3
 )
 
@@ -204,7 +204,7 @@ const (
 //
 // # What an adversary can do
 //
-// Packets that nobody has authenticated say which elements there are, so whoever forges sources may choose
+// Packets that are not authenticated say which elements there are, so the senders of forged sources may choose
 // the shares of all classes. Let r(q) = Σ q_e r_e be the rate of traffic with the shares q, and r the rate
 // without classes, in the same memory.
 //

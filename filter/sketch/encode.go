@@ -11,7 +11,7 @@ import (
 // bytes of a counter; the number of counters in 8 bytes, the counters, and the XXH64 of
 // everything before it, with seed 0. The checksum detects corruption, not forgery.
 //
-// A Bank has none: its memory is that of an interval.
+// A Bank has none: it has the memory of one interval.
 const header = "WSKT\x01"
 
 // AppendBinary appends the sketch's encoding to b. The error is always nil. It implements

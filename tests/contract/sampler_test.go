@@ -30,7 +30,7 @@ func sampledOf(frame []byte, length int, reason verdict.Reason) (r sampler.Recor
 	return r
 }
 
-// The records of random frames are what flood.Of reads from them, with the reason for which they
+// The records of random frames equal those that flood.Of reads from them, with the reason for which they
 // leave: on the lean path and the general one, at TC, in split frames.
 func TestSampledFrames(t *testing.T) {
 	lab.Root(t)

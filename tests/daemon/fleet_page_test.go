@@ -143,7 +143,7 @@ func TestFleetPage(t *testing.T) {
 		return probe.Pass(t, packet.Frame(from(netip.MustParseAddr(source))))[0] != nil
 	}
 
-	// What the page shows in blocks is what the test does, in order.
+	// The blocks of the page, which the test carries out in order.
 	var blocks []string
 	for line := range strings.Lines(page) {
 		if line, is := strings.CutPrefix(strings.TrimRight(line, "\n"), "    "); is {

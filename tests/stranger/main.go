@@ -54,7 +54,7 @@ func run(w io.Writer) error {
 	return nil
 }
 
-// set is what all filters of byte strings have in common.
+// set has the methods that all filters of byte strings share.
 type set interface {
 	Add(b []byte)
 	Contains(b []byte) bool

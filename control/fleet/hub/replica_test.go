@@ -37,7 +37,7 @@ func TestReplicaIsMissing(t *testing.T) {
 	})
 	urls, servers := f.cluster(hosts)
 	f.external(urls)
-	told := func() []string {
+	problems := func() []string {
 		return slices.DeleteFunc(f.problems(), func(p string) bool { return !strings.Contains(p, "replica") })
 	}
 	number := 0
@@ -55,7 +55,7 @@ func TestReplicaIsMissing(t *testing.T) {
 			if err := command(); err != nil {
 				return err
 			}
-			if p := told(); len(p) > 0 {
+			if p := problems(); len(p) > 0 {
 				return fmt.Errorf("problems of replicas: %q", p)
 			}
 			return nil
@@ -96,12 +96,12 @@ func TestReplicaIsMissing(t *testing.T) {
 			if err := command(); err != nil {
 				return fmt.Errorf("%s: %w", c.what, err)
 			}
-			if p := told(); len(p) != 1 || !strings.Contains(p[0], `"`+last+`"`) {
+			if p := problems(); len(p) != 1 || !strings.Contains(p[0], `"`+last+`"`) {
 				return fmt.Errorf("%s: problems of replicas: %q", c.what, p)
 			}
 			return nil
 		})
-		t.Logf("%s: %s", c.what, told())
+		t.Logf("%s: %s", c.what, problems())
 		if err := c.mend(); err != nil {
 			t.Fatal(err)
 		}

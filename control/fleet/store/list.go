@@ -60,8 +60,8 @@ type List struct {
 	// one; else the next version comes after it, in a base.
 	stray wire.Place
 
-	// opened is the version with which the store was opened, or the epoch began since then. Before it is what this
-	// list has of epochs before, and has taken in for the next one.
+	// opened is the version with which the store was opened, or the epoch began since then. past has those of
+	// epochs before, and taken those that were taken in for the next one.
 	opened wire.Ancestor
 	past   []wire.Ancestor
 	taken  []wire.Ancestor
@@ -466,7 +466,7 @@ func (l *List) Missing(since wire.Place, theirs *List) (add map[key.Key]time.Tim
 	return add, remove, nil
 }
 
-// Took notes that l has the changes of theirs: the next epoch's ancestors are those of both.
+// Took notes that l has the changes of theirs: the next epoch has the ancestors of both.
 func (l *List) Took(theirs *List) { l.taken = joined([]wire.Ancestor{theirs.last()}, theirs.past) }
 
 func (l *List) writeBase(place wire.Place, id string) error {

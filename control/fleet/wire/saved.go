@@ -22,7 +22,7 @@ const (
 	maxDelta     = 8 << 20
 )
 
-// savedHead is what a file has of a head.
+// savedHead is the part of a head that a file has.
 type savedHead struct {
 	Head
 	Signed []byte `json:"signed,omitempty"` // [Head.Signed]

@@ -40,7 +40,7 @@ type reader struct {
 	Interface
 	failed bool // in the last attempt
 
-	wakes *loader.Wakes // by its events; nil: nobody waits for them
+	wakes *loader.Wakes // by its events; nil: no one waits for them
 	lost  uint64        // as of the last reading
 	seen  []loader.Counter
 	looks time.Duration               // time of the last reading

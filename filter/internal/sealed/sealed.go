@@ -16,7 +16,7 @@ import (
 
 const checksumLen = 8
 
-// Len returns the length of an encoding with a body of so many bytes.
+// Len returns the length of an encoding with a body of this many bytes.
 func Len(header string, body int) int { return len(header) + body + checksumLen }
 
 // AppendWords appends words.

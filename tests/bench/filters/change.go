@@ -9,7 +9,7 @@ import (
 	"weir/tests/bench/filters/window"
 )
 
-// mending writes the table of filters that are told of their mistakes.
+// mending writes the table of filters to which mistakes are reported.
 func mending(p *page) error {
 	p.text(mendingText)
 	keys := keysFrom(0, entries)

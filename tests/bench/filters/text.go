@@ -75,7 +75,7 @@ What weir's choice loses:
   of F1 behind, in 16 KiB 0.07.
 - **The error field of SpaceSaving.** With it, and flows judged by count − error, as libraries do, SpaceSaving
   names no flow wrongly: on the capture it is almost as good as weir in 64 KiB, and better by 0.006 of F1 in 128;
-  by Zipf's distribution it finds 0.79 of the heavy flows in 128 KiB, where weir finds all. Judged by the count
+  by Zipf's distribution it finds 0.79 of the heavy hitters in 128 KiB, where weir finds all. Judged by the count
   alone it names four flows wrongly there for each right one.
 - **The order of a heap.** Count-min with the same conservative update and a heap of the highest flows
   is better on the capture in 64 KiB: weir has its slots in buckets of eight, and admits flows from
@@ -122,10 +122,10 @@ fastest of three counts. The vector quotient and the prefix filter are made for 
 which Go lacks, as programs in the kernel do.`
 
 const mendingText = `
-A false positive that is told to the filter should not be one again. 100,000 keys in 12 bits each *for all
+A false positive that is reported to the filter should not be one again. 100,000 keys in 12 bits each *for all
 that look-ups read*. The first column has 400,000 queries for 120,000 absent keys by Zipf's distribution; the
 others are an adversary's, who has found so many false positives and asks for each of them a hundred times, in
-turns. Every mistake is told at once: the figures are shares of queries, and 1 %% is once for each.`
+turns. Every mistake is reported at once: the figures are shares of queries, and 1 %% is once for each.`
 
 const mendingVerdict = `
 What weir's choice loses:
@@ -165,5 +165,5 @@ What weir's choice loses: **bursts across the border of an interval**, which are
 last half a window it finds three quarters, of those that last a whole one a little more than half; a burst that is short
 beside the interval is practically never cut. Two rows of intervals find all bursts of half a window, for twice the memory
 and the time of two trackers. A window that slides finds all, in half of the memory, since it names flows by 8 bytes, and it names
-one flow too many in fourteen: it counts up to four blocks too much. Where a limit or a block follows, that is what weir
-must not do, and the blocks that go would have to be taken from the counts by packets themselves.`
+one flow too many in fourteen: it counts up to four blocks too much. Where a limit or a block follows, weir must
+not do that, and the blocks that go would have to be taken from the counts by packets themselves.`

@@ -1,4 +1,4 @@
-// Package adaptive has filters that mend a false positive once they are told of it, so that one
+// Package adaptive has filters that mend a false positive once it is reported to them, so that one
 // element is not a false positive for ever. They are written to be read.
 package adaptive
 
@@ -184,7 +184,7 @@ func (f *cuckoo) Mend(key uint64) {
 func (f *cuckoo) Bits() int { return tables * len(f.cells[0]) * (f.fingerprints + 1) }
 
 // Wrong returns the share of queries that are positive and should not be. Each false positive is
-// told to the filter at once.
+// reported to the filter at once.
 func Wrong(f Filter, queries func(yield func(key uint64) bool)) float64 {
 	all, wrong := 0, 0
 	for key := range queries {
@@ -210,7 +210,7 @@ func Zipf(sources, queries int, seed uint64) func(yield func(key uint64) bool) {
 }
 
 // Repeated returns the queries of an adversary that looks for so many false positives among
-// random keys, without telling, and then asks for these in turns. It asks the filter itself.
+// random keys, without reporting, and then asks for these in turns. It asks the filter itself.
 func Repeated(f Filter, found, turns int, seed uint64) func(yield func(key uint64) bool) {
 	var pool []uint64
 	for i := uint64(0); len(pool) < found; i++ {

@@ -123,7 +123,7 @@ func (f *scalable) Bits() (bits int) {
 func (f *scalable) Peak() int { return f.Bits() }
 
 // infini is a quotient filter in which fingerprints have different lengths: when the table
-// doubles, each gives its lowest bit to its place, and entries of then on have whole ones. Its
+// doubles, each moves its lowest bit into its place, and entries of then on have whole ones. Its
 // runs are slices here, and its slots are counted as published: the fingerprint's bits, one to
 // end it in unary, and three of a quotient filter, at a load of 0.8 at most. A fingerprint that
 // has no bits left, an entry that matches all of its place, would leave for a second table after

@@ -175,8 +175,8 @@ func (s spaceSaving) Count(flow uint64) {
 	s.put(flow, s.least()+1)
 }
 
-// guaranteed is SpaceSaving with the error of each count, which is that of the flow whose place
-// was taken: count less error is what the flow has had at least.
+// guaranteed is SpaceSaving with the error of each count, which is the count of the flow whose place
+// was taken: count less error is the least that the flow can have had.
 type guaranteed struct {
 	spaceSaving
 	errors map[uint64]uint64

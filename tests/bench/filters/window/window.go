@@ -20,7 +20,7 @@ type Detector interface {
 	Bytes() int
 }
 
-// Kind makes a detector for windows of so many packets.
+// Kind makes a detector for windows of this many packets.
 type Kind struct {
 	Name, Source string
 	Weir         bool
@@ -247,7 +247,7 @@ func (d *exact) Found() map[uint64]bool { return d.found }
 func (d *exact) Bytes() int             { return 8*len(d.last) + 16*len(d.counts) }
 
 // Bursts returns a stream of Zipf's distribution with bursts, each of a flow of its own, of one to
-// two thresholds within so many packets at any place, and the flows of these.
+// two thresholds within this many packets at any place, and the flows of these.
 func Bursts(packets, bursts int, threshold uint64, within int, seed uint64) (stream, flows []uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	z := rand.NewZipf(r, 1.1, 1, 1_000_000-1)
