@@ -2,6 +2,7 @@ package hub
 
 import (
 	"bytes"
+	"crypto/ed25519"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"weir/control/audit"
 	"weir/control/config"
 	fleetnode "weir/control/fleet/node"
+	"weir/control/fleet/store"
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/tests/long"
@@ -242,7 +244,7 @@ func TestLostIsListed(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	saves := follow(t, fleetnode.Config{Enrollment: n, Directory: dir})
+	follow(t, fleetnode.Config{Enrollment: n, Directory: dir})
 	f.change(block("192.0.2.1", "192.0.2.2"))
 	f.stop()
 	for _, dir := range []string{"hub", "broker"} {
@@ -256,9 +258,9 @@ func TestLostIsListed(t *testing.T) {
 	toDrop := block("198.51.100.1")
 	toDrop.List = "drop"
 	f.change(toDrop)
-	eventually(t, func() error {
-		return errors.Join(hasAll(listOf(saves, config.FleetBlock), []string{"192.0.2.3"}), hasAll(listOf(saves, "drop"), []string{"198.51.100.1"}))
-	})
+	for name, entry := range map[string]string{config.FleetBlock: "192.0.2.3", "drop": "198.51.100.1"} {
+		eventually(t, func() error { return hasSaved(f.authority.Key(), dir, name, entry) }) // later than it is active
+	}
 	f.stop()
 	unsign(t, dir, config.FleetBlock)
 	for _, dir := range []string{"hub", "broker"} {
@@ -295,6 +297,26 @@ func TestLostIsListed(t *testing.T) {
 	wait.For(t, "one is listed", func() bool { return slices.Equal(listed(), []string{"block edge-0 [] [192.0.2.2]"}) })
 	f.change(remove)
 	wait.For(t, "none is listed", func() bool { return len(listed()) == 0 })
+}
+
+// hasSaved returns why a node has not saved an entry of a list below a directory.
+func hasSaved(key ed25519.PrivateKey, dir, name, entry string) error {
+	found := errors.New("no file")
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.Name() != hex.EncodeToString([]byte(name)) {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		l, _, err := store.Saved(key, name, bytes.NewReader(text))
+		if found = err; err == nil {
+			found = hasAll(l.Contents(), []string{entry})
+		}
+		return nil
+	})
+	return errors.Join(err, found)
 }
 
 // unsign has the files of a list below a directory as nodes write them that have made a snapshot themselves.
