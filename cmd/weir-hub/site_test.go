@@ -169,31 +169,60 @@ func (sink) Answer(context.Context, string, []byte) (any, error) {
 // have waits until nodes have exactly some entries to block.
 func (f *fleet) have(entries []string, nodes ...*node.Node) {
 	f.t.Helper()
+	f.eventually(func() error { return have(entries, len(entries), nodes) })
+}
+
+// agree waits until nodes have as many entries to block as the hub, these among them, and returns all.
+func (f *fleet) agree(entries []string, nodes ...*node.Node) (all []string) {
+	f.t.Helper()
 	f.eventually(func() error {
-		for _, n := range nodes {
-			have := list.Union()
-			for _, l := range n.Lists() {
-				if l.Name() == config.FleetBlock {
-					have = l.Contents()
-				}
-			}
-			for _, text := range entries {
-				e, err := listfile.ParseEntry(text)
-				if err != nil {
-					return err
-				}
-				for k := range e.Set().All() {
-					if !have.Has(k) {
-						return fmt.Errorf("node %s does not have %s", n.Name(), text)
-					}
-				}
-			}
-			if have.Len() != len(entries) {
-				return fmt.Errorf("node %s has %d entries, want %d", n.Name(), have.Len(), len(entries))
+		s, err := f.client.Fleet(f.t.Context())
+		if err != nil {
+			return err
+		}
+		for _, l := range s.Lists {
+			if l.Name == config.FleetBlock {
+				return have(entries, l.Entries, nodes)
 			}
 		}
-		return nil
+		return errors.New("the hub does not have the list")
 	})
+	for k := range blocked(nodes[0]).All() {
+		all = append(all, k.String())
+	}
+	return all
+}
+
+// have returns why a node does not have some entries to block, and a number of all.
+func have(entries []string, number int, nodes []*node.Node) error {
+	for _, n := range nodes {
+		has := blocked(n)
+		for _, text := range entries {
+			e, err := listfile.ParseEntry(text)
+			if err != nil {
+				return err
+			}
+			for k := range e.Set().All() {
+				if !has.Has(k) {
+					return fmt.Errorf("node %s does not have %s", n.Name(), text)
+				}
+			}
+		}
+		if has.Len() != number {
+			return fmt.Errorf("node %s has %d entries, want %d", n.Name(), has.Len(), number)
+		}
+	}
+	return nil
+}
+
+// blocked returns the entries that a node blocks.
+func blocked(n *node.Node) *list.Set {
+	for _, l := range n.Lists() {
+		if l.Name() == config.FleetBlock {
+			return l.Contents()
+		}
+	}
+	return list.Union()
 }
 
 func (f *fleet) eventually(condition func() error) {
@@ -373,14 +402,14 @@ func TestSiteRestored(t *testing.T) {
 		}
 		began := time.Now()
 		kill = f.hub()
-		entries = append(slices.Clip(kept), fmt.Sprintf("203.0.113.%d", i))
-		f.block(entries[len(entries)-1])
-		f.have(entries, direct)
+		added := fmt.Sprintf("203.0.113.%d", i)
+		f.block(added)
+		f.agree(append(slices.Clip(kept), added), direct)
 		took := time.Since(began)
 		if i == 2 {
 			cut = relay()
 		}
-		f.have(entries, a)
+		entries = f.agree(append(slices.Clip(kept), added), direct, a)
 		t.Logf("machine %v: %v after the hub's start, at the site after %v", machine, took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 	}
 	f.eventually(func() error {
