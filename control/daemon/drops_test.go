@@ -103,8 +103,8 @@ func TestDropsAndMonitorMode(t *testing.T) {
 	for _, monitor := range []bool{true, false, true} {
 		setMonitor(t, d, monitor, 0)
 		for range 2 { // until an interval of this mode has begun
-			before := d.readings.Top()
-			wait.For(t, "the end of an interval", func() bool { return d.readings.Top() != before })
+			before := d.readings.top.Load()
+			wait.For(t, "the end of an interval", func() bool { return d.readings.top.Load() != before })
 		}
 		send(t, l, 6, firstSource)
 		if sent += 6; monitor {
