@@ -1,13 +1,8 @@
 package daemon
 
 import (
-	"encoding/binary"
-	"fmt"
-	"io"
 	"net/netip"
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -20,21 +15,12 @@ import (
 // daemon for it.
 func TestMistakesEndSoon(t *testing.T) {
 	const listed, sources = 20_000, 25
-	address := func(network, i int) netip.Addr {
-		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(network<<16+i))))
-	}
 	l := lab.New(t)
-	file := filepath.Join(t.TempDir(), "list")
-	var text strings.Builder
-	for i := range listed {
-		fmt.Fprintln(&text, address(0x0b00+i%20, i/20))
-	}
-	write(t, file, text.String())
-	d := startLists(t, l, io.Discard, fmt.Sprintf("mode: approx\nbits_per_entry: 6\nlists: {feed: {sources: [{file: %s}], interval: 24h}}", file))
+	d := startApproximate(t, l, listed)
 	var mistaken []netip.Addr
 	if err := d.loop.doAlone(t.Context(), func() error {
 		for i := 0; len(mistaken) < sources; i++ {
-			if a := address(0x2d00, i); d.active.engine.Block.Passes(key.Source(netip.PrefixFrom(a, 32))) {
+			if a := inNetwork(0x2d00, i); d.active.engine.Block.Passes(key.Source(netip.PrefixFrom(a, 32))) {
 				mistaken = append(mistaken, a)
 			}
 		}

@@ -25,17 +25,8 @@ func TestReplan(t *testing.T) {
 	replanInterval = time.Hour
 	t.Cleanup(func() { replanInterval = time.Minute })
 	const listed = 20_000
-	address := func(network, i int) netip.Addr {
-		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(network<<16+i))))
-	}
 	l, began := lab.New(t), time.Now().Truncate(time.Second)
-	file := filepath.Join(t.TempDir(), "list")
-	var text strings.Builder
-	for i := range listed {
-		fmt.Fprintln(&text, address(0x0b00+i%20, i/20))
-	}
-	write(t, file, text.String())
-	d := startLists(t, l, io.Discard, fmt.Sprintf("mode: approx\nbits_per_entry: 6\nlists: {feed: {sources: [{file: %s}], interval: 24h}}", file))
+	d := startApproximate(t, l, listed)
 	tx := l.A.Sender(t)
 	first := d.active.attach.Metadata().Loaded
 	send := func(src netip.Addr) {
@@ -50,7 +41,7 @@ func TestReplan(t *testing.T) {
 	sent, worth := 0, false
 	wait.For(t, "another engine makes fewer mistakes", func() bool {
 		for range 1000 { // each of another source
-			send(address(0x2d00+sent%20, sent/20))
+			send(inNetwork(0x2d00+sent%20, sent/20))
 			sent++
 		}
 		_ = d.loop.doAlone(t.Context(), func() error {
@@ -114,9 +105,27 @@ func TestReplan(t *testing.T) {
 	}
 	before := blocked()
 	for i := range listed {
-		send(address(0x0b00+i%20, i/20))
+		send(inNetwork(0x0b00+i%20, i/20))
 		if sent := uint64(i + 1); sent%200 == 0 { // fewer than a queue of the wire holds
 			wait.For(t, "what is listed is dropped", func() bool { return blocked() == before+sent })
 		}
 	}
+}
+
+// inNetwork returns an address of a /16 network.
+func inNetwork(network, i int) netip.Addr {
+	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(network<<16+i))))
+}
+
+// startApproximate starts a daemon that makes many mistakes: a filter of 6 bits an entry, for addresses of
+// 20 networks.
+func startApproximate(t *testing.T, l *lab.Lab, listed int) *Daemon {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "list")
+	var text strings.Builder
+	for i := range listed {
+		fmt.Fprintln(&text, inNetwork(0x0b00+i%20, i/20))
+	}
+	write(t, file, text.String())
+	return startLists(t, l, io.Discard, fmt.Sprintf("mode: approx\nbits_per_entry: 6\nlists: {feed: {sources: [{file: %s}], interval: 24h}}", file))
 }
