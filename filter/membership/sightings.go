@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"encoding/binary"
 	"maps"
 	"math"
 
@@ -49,7 +50,7 @@ func (p *Period) Add(k key.Key) bool {
 	if !ok || p.IsFull() {
 		return false
 	}
-	n := numberOf(network)
+	n := binary.BigEndian.Uint32(network[:])
 	s, known := p.Networks[n]
 	if p.Networks == nil {
 		p.Networks = make(map[uint32]Sighting)
@@ -86,12 +87,10 @@ func (p *Period) Found() (n float64) {
 	return n
 }
 
-func numberOf(n [4]byte) uint32 {
-	return uint32(n[0])<<24 | uint32(n[1])<<16 | uint32(n[2])<<8 | uint32(n[3])
-}
-
-func networkAt(n uint32) [4]byte {
-	return [4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}
+// networkAt returns the network of a key of Networks.
+func networkAt(n uint32) (network [4]byte) {
+	binary.BigEndian.PutUint32(network[:], n)
+	return network
 }
 
 // classShares says how elements are spread over the classes of a layout.

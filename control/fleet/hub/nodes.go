@@ -324,10 +324,8 @@ func (n *nodes) having(list string, wanted func(wire.ListStatus) bool) (names []
 		}
 	}
 	slices.SortFunc(names, func(a, b string) int {
-		if a, b := versions[a], versions[b]; a != b {
-			return cmp.Or(cmp.Compare(b.Epoch, a.Epoch), cmp.Compare(b.Version, a.Version))
-		}
-		return cmp.Compare(a, b)
+		x, y := versions[a], versions[b]
+		return cmp.Or(cmp.Compare(y.Epoch, x.Epoch), cmp.Compare(y.Version, x.Version), cmp.Compare(a, b))
 	})
 	return names[:min(len(names), 3)]
 }
