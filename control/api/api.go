@@ -171,8 +171,8 @@ type Flow struct {
 	Until *time.Time `json:"until,omitempty"` // when that ends
 }
 
-// Within is the largest share of its packets by which a sampled flow may have more or fewer, with
-// 95 %. It is 0 where they were counted.
+// Within returns the half-width of the 95 % interval of a sampled flow's packets, as a share of the
+// estimate: the larger half. It is 0 where packets were counted.
 func (f *Flow) Within() float64 {
 	if f.MostPackets == 0 || f.Packets == 0 {
 		return 0

@@ -43,7 +43,7 @@ type FleetTakenOver struct {
 	Published bool   `json:"published"` // false: it will be, when the broker can be reached
 }
 
-// FleetLost has what is known to be lost of a hub's history: GET /v1/fleet/lost.
+// FleetLost lists the changes that are known to be lost: GET /v1/fleet/lost.
 type FleetLost struct {
 	Lost []LostChanges `json:"lost"` // the latest last
 }

@@ -64,7 +64,7 @@ func Page(t *api.Top, by, host string, columns int) (string, error) {
 	return b.String(), nil
 }
 
-// together has what was sampled behind the trackers, since both have the same tables.
+// together appends the sampled flows to the trackers, since both have the same tables.
 func together(t *api.Top) *api.Top {
 	all := *t
 	all.Trackers, all.Sampled = t.All(), nil

@@ -1,4 +1,4 @@
-// Package nibble has counters of four bits, by which bits of filters are cleared again.
+// Package nibble has arrays of four-bit counters: a filter clears a bit when its counter is zero.
 package nibble
 
 import "math/bits"

@@ -96,7 +96,7 @@ func (f *hot) Mend(key uint64) {
 }
 
 // cuckoo is the adaptive cuckoo filter with four tables of single cells. A cell has a selector
-// of one bit beside its fingerprint, which says by which of two functions that is computed. The
+// of one bit beside its fingerprint, which selects the function, of two, that computes it. The
 // keys themselves lie in the same cells of a table elsewhere, which only Mend reads.
 type cuckoo struct {
 	cells        [tables][]uint16 // fingerprint, selector in the lowest bit

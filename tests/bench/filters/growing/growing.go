@@ -76,7 +76,7 @@ func (f *anew) Bits() int                { return f.now }
 func (f *anew) Peak() int                { return f.top }
 
 // scalable is a series of filters, each for twice as many keys as the last one, and of half its
-// rate, so that the sum of all rates stays below that which is wanted.
+// rate, so that the sum of all rates stays below the wanted one.
 type scalable struct {
 	filters []*bloom.Filter
 	left    int // keys that the last one has room for
