@@ -13,6 +13,7 @@ import (
 	"weir/control/api"
 	"weir/control/stage"
 	"weir/control/stage/sampler"
+	"weir/filter/flood"
 	"weir/filter/key"
 	"weir/filter/ordered"
 	"weir/filter/verdict"
@@ -104,36 +105,29 @@ func (s *Sampled) Seconds() []*Second {
 	return s.seconds
 }
 
-// sampledFlow is the key of a flow's count: addresses and ports that are not part of it are zero.
-type sampledFlow struct {
-	src, dst         [16]byte
-	srcPort, dstPort uint16
-	proto            uint8
-}
-
 // sampledKeys say what makes a flow.
 var sampledKeys = []struct {
 	name string
-	of   func(*sampler.Record) sampledFlow
-	key  func(*sampledFlow) key.Key
+	of   func(*sampler.Record) flood.Flow // addresses and ports that are not part of it are zero
+	key  func(*flood.Flow) key.Key
 }{
-	{"src", func(r *sampler.Record) sampledFlow { return sampledFlow{src: r.Src} }, func(f *sampledFlow) key.Key {
-		a := unmapped(f.src)
+	{"src", func(r *sampler.Record) flood.Flow { return flood.Flow{Src: r.Src} }, func(f *flood.Flow) key.Key {
+		a := unmapped(f.Src)
 		return key.Source(netip.PrefixFrom(a, a.BitLen()))
 	}},
-	{"dst", func(r *sampler.Record) sampledFlow { return sampledFlow{dst: r.Dst} }, func(f *sampledFlow) key.Key {
-		a := unmapped(f.dst)
+	{"dst", func(r *sampler.Record) flood.Flow { return flood.Flow{Dst: r.Dst} }, func(f *flood.Flow) key.Key {
+		a := unmapped(f.Dst)
 		return key.Destination(netip.PrefixFrom(a, a.BitLen()))
 	}},
-	{"flow", func(r *sampler.Record) sampledFlow {
-		f := sampledFlow{r.Src, r.Dst, r.SrcPort, r.DstPort, r.Protocol}
-		if !key.HasPorts(f.proto) { // but types of ICMP
-			f.srcPort, f.dstPort = 0, 0
+	{"flow", func(r *sampler.Record) flood.Flow {
+		f := r.Flow()
+		if !key.HasPorts(f.Protocol) { // but types of ICMP
+			f.SrcPort, f.DstPort = 0, 0
 		}
 		return f
-	}, func(f *sampledFlow) key.Key {
-		t := key.Tuple{Src: unmapped(f.src), Dst: unmapped(f.dst), Proto: f.proto, SrcPort: f.srcPort, DstPort: f.dstPort}
-		t.HasPorts = key.HasPorts(f.proto) && f.srcPort|f.dstPort != 0
+	}, func(f *flood.Flow) key.Key {
+		t := key.Tuple{Src: unmapped(f.Src), Dst: unmapped(f.Dst), Proto: f.Protocol, SrcPort: f.SrcPort, DstPort: f.DstPort}
+		t.HasPorts = key.HasPorts(f.Protocol) && f.SrcPort|f.DstPort != 0
 		v4, v6 := stage.Key("flow").Shapes()
 		if !t.HasPorts {
 			v4.Fields, v6.Fields = key.FieldProto, key.FieldProto|key.FieldV6
@@ -150,11 +144,11 @@ func unmapped(a [16]byte) netip.Addr { return netip.AddrFrom16(a).Unmap() }
 
 // sampledCount counts the sampled packets of a flow.
 type sampledCount struct {
-	flow           sampledFlow
+	flow           flood.Flow
 	packets, bytes float64
 	records        int
 	dropped        float64
-	reasons        uint64 // by which it was dropped, in bits
+	reasons        uint64 // of its drops: bit i is verdict.Reason(i)
 }
 
 // Top returns the largest sources, destinations and flows of the last seconds, for those keys
@@ -180,7 +174,7 @@ func (s *Sampled) Top(trackers []api.Tracker, drops func(verdict.Reason) bool) (
 		if slices.ContainsFunc(trackers, func(t api.Tracker) bool { return t.Key == by.name && (t.Unit == "packets" || t.Unit == "bytes") }) {
 			continue
 		}
-		counts := make(map[sampledFlow]*sampledCount)
+		counts := make(map[flood.Flow]*sampledCount)
 		for _, second := range seconds {
 			for i := range second.Records {
 				r := &second.Records[i]
@@ -204,8 +198,8 @@ func (s *Sampled) Top(trackers []api.Tracker, drops func(verdict.Reason) bool) (
 		}
 		t := api.Tracker{Key: by.name, Unit: "packets", Interval: long, Packets: packets / long, Bytes: bytes / long, Sample: &api.Sample{Packets: records, OneIn: packets / max(1, float64(records))}}
 		largest := ordered.Of(maps.Values(counts), func(a, b *sampledCount) int {
-			return cmp.Or(cmp.Compare(b.packets, a.packets), slices.Compare(a.flow.src[:], b.flow.src[:]), slices.Compare(a.flow.dst[:], b.flow.dst[:]),
-				cmp.Compare(a.flow.srcPort, b.flow.srcPort), cmp.Compare(a.flow.dstPort, b.flow.dstPort), cmp.Compare(a.flow.proto, b.flow.proto))
+			return cmp.Or(cmp.Compare(b.packets, a.packets), slices.Compare(a.flow.Src[:], b.flow.Src[:]), slices.Compare(a.flow.Dst[:], b.flow.Dst[:]),
+				cmp.Compare(a.flow.SrcPort, b.flow.SrcPort), cmp.Compare(a.flow.DstPort, b.flow.DstPort), cmp.Compare(a.flow.Protocol, b.flow.Protocol))
 		})
 		scale := packets / max(1, weights) / long // of a weight to a rate
 		carried := 0.0
@@ -256,12 +250,8 @@ type Bounds struct {
 // Of95 returns the bounds between which a share of all packets is with 95 %, if it has this share of
 // the records: Wilson's, with the correction for records that are a large part of all packets.
 func (b Bounds) Of95(share float64) (least, most float64) {
-	const z = 1.96
 	if b.Records == 0 {
 		return 0, 1
 	}
-	zz := z * z * max(0, 1-b.Records/max(1, b.Of)) / b.Records
-	middle := (share + zz/2) / (1 + zz)
-	off := math.Sqrt(zz*share*(1-share)+zz*zz/4) / (1 + zz)
-	return max(0, middle-off), min(1, middle+off)
+	return flood.Wilson(share, b.Records/max(0, 1-b.Records/max(1, b.Of)))
 }

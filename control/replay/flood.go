@@ -13,6 +13,7 @@ import (
 	"weir/control/capture"
 	"weir/control/engine"
 	"weir/filter/flood"
+	"weir/filter/key"
 	"weir/filter/verdict"
 )
 
@@ -53,9 +54,6 @@ type FloodRule struct {
 	Conversations float64 `json:"conversations"` // of the quiet seconds of which it matches a packet
 }
 
-// sampled is how many records of a second are looked at, as in bpf/sample.h.
-const sampled = 4096
-
 // floods searches in a stream of packets.
 type floods struct {
 	own      []netip.Prefix
@@ -67,15 +65,8 @@ type floods struct {
 	packets  uint64 // that came in in this second
 	applied  []flood.Rule
 	// The conversations of outgoing packets: the last ones, and those before.
-	sent, before map[peer]bool
+	sent, before map[flood.Flow]bool
 	summary      *FloodSummary
-}
-
-// peer is the destination of an outgoing packet, as the incoming ones of its conversation have it.
-type peer struct {
-	src, dst     [16]byte
-	sport, dport uint16
-	protocol     uint8
 }
 
 const maxSent = 1 << 18 // conversations of each generation
@@ -102,7 +93,7 @@ func Flood(ctx context.Context, o FloodOptions, name string) (s *FloodSummary, e
 			err = errors.Join(err, w.close(keep))
 		}()
 	}
-	f := &floods{own: o.Own, random: rand.New(rand.NewPCG(1, 2)), sent: make(map[peer]bool), summary: &FloodSummary{Findings: []FloodFinding{}}}
+	f := &floods{own: o.Own, random: rand.New(rand.NewPCG(1, 2)), sent: make(map[flood.Flow]bool), summary: &FloodSummary{Findings: []FloodFinding{}}}
 	for p, err := range r.All() {
 		if err == nil {
 			err = context.Cause(ctx)
@@ -153,9 +144,9 @@ func (f *floods) packet(p *capture.Packet) verdict.Outcome {
 	}
 	r.Conversing = f.conversing(&r)
 	f.packets++
-	if len(f.sample) < sampled {
+	if len(f.sample) < flood.MaxSample {
 		f.sample = append(f.sample, r)
-	} else if i := f.random.Uint64N(f.packets); i < sampled {
+	} else if i := f.random.Uint64N(f.packets); i < flood.MaxSample {
 		f.sample[i] = r
 	}
 	for i := range f.applied {
@@ -167,27 +158,26 @@ func (f *floods) packet(p *capture.Packet) verdict.Outcome {
 	return verdict.Outcome{}
 }
 
-// peerOf returns the conversation of an incoming packet. A later fragment has no ports, and a ping
-// and its answer are of different types: these are known by their addresses.
-func peerOf(r *flood.Record) peer {
-	k := peer{r.Src, r.Dst, r.SrcPort, r.DstPort, r.Protocol}
-	if r.Fragment == flood.LaterFragment || r.Protocol == 1 || r.Protocol == 58 {
-		k.sport, k.dport = 0, 0
+// peerOf returns the conversation of an incoming packet. A ping and its answer are of different types,
+// and are known by their addresses, as is a later fragment, which has no ports.
+func peerOf(r *flood.Record) flood.Flow {
+	k := r.Flow()
+	if !key.HasPorts(k.Protocol) {
+		k.SrcPort, k.DstPort = 0, 0
 	}
 	return k
 }
 
 func (f *floods) send(r *flood.Record) {
-	k := peerOf(r)
-	k.src, k.dst, k.sport, k.dport = k.dst, k.src, k.dport, k.sport
+	k := peerOf(r).Reverse()
 	for range 2 { // with its ports, and by its addresses alone, for later fragments
 		if !f.sent[k] {
 			if len(f.sent) >= maxSent {
-				f.before, f.sent = f.sent, make(map[peer]bool)
+				f.before, f.sent = f.sent, make(map[flood.Flow]bool)
 			}
 			f.sent[k] = true
 		}
-		k.sport, k.dport = 0, 0
+		k.SrcPort, k.DstPort = 0, 0
 	}
 }
 

@@ -3,6 +3,7 @@ package flood
 import (
 	"encoding/binary"
 	"math"
+	"math/bits"
 	"net/netip"
 	"slices"
 )
@@ -49,10 +50,17 @@ func NewShare(hits, n int) Share {
 	if n == 0 {
 		return Share{High: 1}
 	}
+	p := float64(hits) / float64(n)
+	low, high := Wilson(p, float64(n))
+	return Share{low, p, high}
+}
+
+// Wilson returns the bounds of the 95 % confidence interval of a share that n records have, n > 0.
+func Wilson(share, n float64) (low, high float64) {
 	const z = 1.96
-	p, m := float64(hits)/float64(n), float64(n)
-	centre, spread := p+z*z/(2*m), z*math.Sqrt(p*(1-p)/m+z*z/(4*m*m))
-	return Share{max(0, (centre-spread)/(1+z*z/m)), p, min(1, (centre+spread)/(1+z*z/m))}
+	zz := z * z / n
+	middle, off := share+zz/2, math.Sqrt(zz*share*(1-share)+zz*zz/4)
+	return max(0, (middle-off)/(1+zz)), min(1, (middle+off)/(1+zz))
 }
 
 // Evidence has the counts of a rule's packets in a sample.
@@ -306,7 +314,7 @@ func (d *Detector) search(s *second, of int, usual float64) *Finding {
 	for len(d.rules)+len(f.Rules) < MaxRules && g.left() > minCovered {
 		u, ok := g.best(d.hit)
 		if !ok {
-			u, ok = d.sources(s, base)
+			u, ok = d.sources(s)
 		}
 		if !ok {
 			break
@@ -378,33 +386,22 @@ func (d *Detector) evidence(u *Rule, s *second, base []Record, g *space) Evidenc
 	}
 	e.Share, e.Sources, e.Conversing = NewShare(e.Records, len(s.records)), len(sources), NewShare(conversing, e.Records)
 	e.Rate = e.Share.Estimate * s.rates[0]
-	e.Covered = g.covered(g.matching(u))
+	e.Covered = g.covered(g.setOf(u))
 	e.Packets, e.Conversations = collateral([]Rule{*u}, base)
 	return e
-}
-
-// conversation is the key that packets of one conversation share.
-type conversation struct {
-	src, dst     [16]byte
-	sport, dport uint16
-	protocol     uint8
-}
-
-func (r *Record) conversation() conversation {
-	return conversation{r.Src, r.Dst, r.SrcPort, r.DstPort, r.Protocol}
 }
 
 // collateral returns what share of packets, and of conversations, rules match together.
 func collateral(rules []Rule, base []Record) (packets, conversations Share) {
 	hits := 0
-	hit := make(map[conversation]bool)
+	hit := make(map[Flow]bool)
 	for i := range base {
 		r := &base[i]
 		matches := slices.ContainsFunc(rules, func(u Rule) bool { return u.Matches(r) })
 		if matches {
 			hits++
 		}
-		hit[r.conversation()] = hit[r.conversation()] || matches
+		hit[r.Flow()] = hit[r.Flow()] || matches
 	}
 	hitConversations := 0
 	for _, is := range hit {
@@ -417,7 +414,7 @@ func collateral(rules []Rule, base []Record) (packets, conversations Share) {
 
 // sources returns a rule for the sources that send far more than any usually does of the traffic above
 // the usual: SYNs, or UDP. The sample of each second of a flood adds to what is known of them.
-func (d *Detector) sources(s *second, base []Record) (Rule, bool) {
+func (d *Detector) sources(s *second) (Rule, bool) {
 	class, most := 0, 0.0
 	usual := [numClasses]float64{}
 	for i := range d.quiet {
@@ -484,7 +481,7 @@ func commonPrefix(addrs [][16]byte, v4 bool) (netip.Prefix, bool) {
 		for w := range 2 {
 			x := binary.BigEndian.Uint64(addrs[0][w*8:]) ^ binary.BigEndian.Uint64(addrs[i+1][w*8:])
 			if x != 0 {
-				common = min(common, w*64+leadingZeros(x))
+				common = min(common, w*64+bits.LeadingZeros64(x))
 				break
 			}
 		}

@@ -211,7 +211,7 @@ func TestShortBaseline(t *testing.T) {
 	}
 }
 
-// TestEvidence has what no rule may be made of.
+// No rule has source ports or prefixes alone, or neither a destination nor a protocol.
 func TestEvidence(t *testing.T) {
 	u := Rule{}.with(Condition{Field: SourcePort, Lo: 53, Hi: 53})
 	if isEvidence(&u) {

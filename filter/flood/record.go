@@ -9,7 +9,11 @@ import (
 	"weir/filter/packet"
 )
 
-// Record has what the sampler keeps of a packet.
+// MaxSample is the largest number of records in a sample of a second: SAMPLER_RECORDS of bpf/sampler.h,
+// in each bank.
+const MaxSample = 4096
+
+// Record has the fields of a packet that the sampler keeps.
 type Record struct {
 	Src, Dst [16]byte // IPv4 as ::ffff:a.b.c.d
 	IPv4     bool
@@ -153,6 +157,20 @@ func (r *Record) transport(b []byte) {
 		copy(r.Payload[:], b[header:])
 	}
 }
+
+// Flow has what all packets of a flow share, in one direction: addresses as in a [Record], and ports
+// or the type and code of ICMP.
+type Flow struct {
+	Src, Dst         [16]byte
+	SrcPort, DstPort uint16
+	Protocol         uint8
+}
+
+// Flow returns the flow of the packet.
+func (r *Record) Flow() Flow { return Flow{r.Src, r.Dst, r.SrcPort, r.DstPort, r.Protocol} }
+
+// Reverse returns the flow in the other direction.
+func (f Flow) Reverse() Flow { return Flow{f.Dst, f.Src, f.DstPort, f.SrcPort, f.Protocol} }
 
 // Source returns the address that the packet comes from.
 func (r *Record) Source() netip.Addr { return netip.AddrFrom16(r.Src).Unmap() }

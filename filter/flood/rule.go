@@ -51,9 +51,11 @@ type Rule struct {
 	Sources []netip.Addr
 }
 
-// value returns a field of a record as a number. A field that the packet does not have is absent.
+// absent is the value of a field that a packet does not have.
+const absent = 1<<32 - 1
+
+// value returns a field of a record as a number.
 func (r *Record) value(f Field) uint32 {
-	const absent = 1<<32 - 1
 	tcp := r.Protocol == protoTCP && r.HeaderLength > 0
 	switch f {
 	case Protocol:

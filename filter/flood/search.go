@@ -1,6 +1,7 @@
 package flood
 
 import (
+	"cmp"
 	"math/bits"
 	"slices"
 )
@@ -20,7 +21,13 @@ type set []uint64
 func (s set) has(i int) bool { return s[i/64]>>(i%64)&1 != 0 }
 func (s set) add(i int)      { s[i/64] |= 1 << (i % 64) }
 
-func leadingZeros(x uint64) int { return bits.LeadingZeros64(x) }
+func (s set) and(o set) set {
+	both := make(set, len(s))
+	for i := range s {
+		both[i] = s[i] & o[i]
+	}
+	return both
+}
 
 // space is where a search takes place.
 type space struct {
@@ -48,16 +55,16 @@ func newSpace(current, base []Record, rate, usual, all float64) *space {
 	g := &space{current: len(current), offset: (len(current) + 63) / 64 * 64, rate: rate, usual: usual, all: all}
 	g.records = append(slices.Clone(current), base...)
 	g.rest, g.live = g.newSet(), g.newSet()
-	numbers, live := make(map[conversation]int32), make(map[int32]bool)
+	numbers, live := make(map[Flow]int32), make(map[int32]bool)
 	g.conversation = make([]int32, len(g.records))
 	usualOnes := make(map[int32]bool)
 	for i := range g.records {
 		r := &g.records[i]
 		g.rest.add(g.bit(i))
-		n, ok := numbers[r.conversation()]
+		n, ok := numbers[r.Flow()]
 		if !ok {
 			n = int32(len(numbers))
-			numbers[r.conversation()] = n
+			numbers[r.Flow()] = n
 		}
 		g.conversation[i] = n
 		if i >= g.current {
@@ -74,7 +81,7 @@ func newSpace(current, base []Record, rate, usual, all float64) *space {
 		for j := range order {
 			order[j] = j
 		}
-		slices.SortFunc(order, func(a, b int) int { return int(int64(g.records[a].value(f)) - int64(g.records[b].value(f))) })
+		slices.SortFunc(order, func(a, b int) int { return cmp.Compare(g.records[a].value(f), g.records[b].value(f)) })
 		g.order[i] = order
 	}
 	g.propose()
@@ -94,10 +101,11 @@ func (g *space) bit(i int) int {
 
 func (g *space) newSet() set { return make(set, (g.offset+len(g.records)-g.current+63)/64) }
 
-func (g *space) setOf(c *Condition) set {
+// setOf returns the records that match: those of a condition, or of a rule.
+func (g *space) setOf(of interface{ Matches(*Record) bool }) set {
 	s := g.newSet()
 	for i := range g.records {
-		if c.Matches(&g.records[i]) {
+		if of.Matches(&g.records[i]) {
 			s.add(g.bit(i))
 		}
 	}
@@ -116,7 +124,7 @@ func (g *space) propose() {
 			counts[g.records[i].value(f)]++
 		}
 		for v, n := range counts {
-			if n < least || v == 1<<32-1 || f == FragmentPart && v == 0 || f == Strangers && v == 0 {
+			if n < least || v == absent || f == FragmentPart && v == 0 || f == Strangers && v == 0 {
 				continue
 			}
 			add(Condition{Field: f, Lo: v, Hi: v})
@@ -215,14 +223,6 @@ func (g *space) state(u Rule, s set) (state, bool) {
 	return state{u, s, covered - collateralPenalty*g.cost(s) - 0.002*float64(len(u.Conditions))}, true
 }
 
-func (g *space) and(a, b set) set {
-	s := make(set, len(a))
-	for i := range a {
-		s[i] = a[i] & b[i]
-	}
-	return s
-}
-
 // best returns the rule with the largest share of the excess for what it costs. Where a flood is
 // known, it begins with the destinations of the flood: what else changed meanwhile is not of it.
 func (g *space) best(known []Rule) (Rule, bool) {
@@ -250,23 +250,20 @@ func (g *space) best(known []Rule) (Rule, bool) {
 				if b.rule.has(c.Field) != nil {
 					continue
 				}
-				if st, ok := g.state(b.rule.with(c), g.and(b.set, g.sets[i])); ok {
+				if st, ok := g.state(b.rule.with(c), b.set.and(g.sets[i])); ok {
 					next = append(next, st)
 				}
 			}
 			for i, f := range intervals {
 				if c, ok := g.interval(b.set, i); ok && b.rule.has(f) == nil {
-					if st, ok := g.state(b.rule.with(c), g.and(b.set, g.setOf(&c))); ok {
+					if st, ok := g.state(b.rule.with(c), b.set.and(g.setOf(&c))); ok {
 						next = append(next, st)
 					}
 				}
 			}
 		}
 		slices.SortStableFunc(next, func(a, b state) int {
-			if a.score != b.score {
-				return -int(1 - 2*b2f(a.score < b.score))
-			}
-			return slices.Compare(keys(&a.rule), keys(&b.rule))
+			return cmp.Or(cmp.Compare(b.score, a.score), slices.Compare(keys(&a.rule), keys(&b.rule)))
 		})
 		next = slices.CompactFunc(next, func(a, b state) bool { return slices.Equal(a.set, b.set) })
 		beam = next[:min(len(next), beamWidth)]
@@ -281,13 +278,6 @@ func (g *space) best(known []Rule) (Rule, bool) {
 		return Rule{}, false
 	}
 	return g.tighten(top), true
-}
-
-func b2f(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // keys orders rules of the same score.
@@ -327,7 +317,7 @@ func (g *space) interval(s set, which int) (Condition, bool) {
 	for _, i := range g.order[which] {
 		r := &g.records[i]
 		v := r.value(f)
-		if !s.has(g.bit(i)) || v == 1<<32-1 {
+		if !s.has(g.bit(i)) || v == absent {
 			continue
 		}
 		x := cost
@@ -385,7 +375,7 @@ func (g *space) tighten(st state) Rule {
 	}
 	for _, f := range []Field{Protocol, FragmentPart, Flags, HeaderLength, Strangers} {
 		v := hit[0].value(f)
-		if u.has(f) != nil || v == 1<<32-1 || f == FragmentPart && v == 0 || f == Strangers && v == 0 ||
+		if u.has(f) != nil || v == absent || f == FragmentPart && v == 0 || f == Strangers && v == 0 ||
 			slices.ContainsFunc(hit, func(r *Record) bool { return r.value(f) != v }) {
 			continue
 		}
@@ -405,19 +395,9 @@ func (g *space) tighten(st state) Rule {
 	return u
 }
 
-func (g *space) matching(u *Rule) set {
-	s := g.newSet()
-	for i := range g.records {
-		if u.Matches(&g.records[i]) {
-			s.add(g.bit(i))
-		}
-	}
-	return s
-}
-
 // subtract takes what a rule matches out of the excess.
 func (g *space) subtract(u *Rule) {
-	s := g.matching(u)
+	s := g.setOf(u)
 	for i := range g.current {
 		if s.has(i) {
 			g.rest[i/64] &^= 1 << (i % 64)

@@ -16,9 +16,6 @@ import (
 	"weir/loader/netif"
 )
 
-// Records is the number of records in a bank, SAMPLER_RECORDS. Each CPU has two banks.
-const Records = 4096
-
 // Spec says whether packets are sampled.
 type Spec bool
 
@@ -57,7 +54,7 @@ func (*Part) Maps(out bool) (map[string]int, error) {
 	if out {
 		return nil, nil
 	}
-	return map[string]int{bpf.WeirMapSamplerCpus: loader.CPUs(), bpf.WeirMapSamplerRecords: 2 * loader.CPUs() * Records}, nil
+	return map[string]int{bpf.WeirMapSamplerCpus: loader.CPUs(), bpf.WeirMapSamplerRecords: 2 * loader.CPUs() * flood.MaxSample}, nil
 }
 
 // Fill takes the memory of the banks, which are empty: the first packets are all taken.
@@ -92,11 +89,11 @@ func (p *Part) Read() (all []Record) {
 		bank := 1 - c.Bank&1
 		of := &c.Banks[bank]
 		weight := float64(max(1, of.Mean))
-		if of.Count >= Records {
-			weight = max(weight, float64(of.Seen)/Records)
+		if of.Count >= flood.MaxSample {
+			weight = max(weight, float64(of.Seen)/flood.MaxSample)
 		}
-		first := (2*i + int(bank)) * Records
-		for n := range min(of.Count, Records) {
+		first := (2*i + int(bank)) * flood.MaxSample
+		for n := range min(of.Count, flood.MaxSample) {
 			all = append(all, record(&p.records[first+int(n)], weight))
 		}
 	}
