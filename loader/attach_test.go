@@ -463,7 +463,7 @@ func TestReplaceUnderway(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				if tx.Send(udp(l, addrA, addrB, n)) == nil {
+				if tx.TrySend(udp(l, addrA, addrB, n)) == nil {
 					n++
 				}
 			}

@@ -164,7 +164,7 @@ func TestJoinDispatcher(t *testing.T) {
 			case <-ended:
 				return
 			default:
-				_ = tx.Send(udp(l, addrA, addrB, n))
+				_ = tx.TrySend(udp(l, addrA, addrB, n))
 				time.Sleep(100 * time.Microsecond) // leave emulated processors to others
 			}
 		}

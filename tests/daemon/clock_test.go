@@ -280,7 +280,7 @@ lists:
 			wait.For(t, "a penalty of "+source, func() bool {
 				for range 1000 {
 					for range 8 {
-						_ = tx.Send(frame) // one that is lost is no matter
+						_ = tx.TrySend(frame) // one that is lost is no matter
 					}
 					time.Sleep(time.Millisecond)
 				}

@@ -140,7 +140,7 @@ notify:
 			select {
 			case <-each.C:
 				for range 5 {
-					tx.Send(frame) // one that is lost is no matter
+					tx.TrySend(frame) // one that is lost is no matter
 				}
 			case <-stop:
 				return

@@ -147,7 +147,7 @@ func (f *traffic) list(tuples ...key.Tuple) {
 func (f *traffic) send() {
 	put := func(frame []byte, number uint64) bool {
 		renumber(frame, number)
-		err := f.tx.Send(frame)
+		err := f.tx.TrySend(frame)
 		if err != nil && !errors.Is(err, unix.ENOBUFS) {
 			f.t.Errorf("send: %v", err)
 			f.done.Store(true)
@@ -244,7 +244,7 @@ func (f *traffic) passAtOnce(tuples []key.Tuple) []bool {
 		f.probed[number] = came
 		f.mu.Unlock()
 		waits = append(waits, came)
-		for err := f.tx.Send(frame); err != nil; err = f.tx.Send(frame) {
+		for err := f.tx.TrySend(frame); err != nil; err = f.tx.TrySend(frame) {
 			if !errors.Is(err, unix.ENOBUFS) {
 				f.t.Fatalf("send: %v", err)
 			}

@@ -67,7 +67,7 @@ func (g *ground) stream(listed, unlisted string) *stream {
 			}
 			lab.Renumber(bad, listedNumbers+n)
 			lab.Renumber(good, unlistedNumbers+n)
-			if err := errors.Join(tx.Send(bad), tx.Send(good)); err != nil && !errors.Is(err, unix.ENOBUFS) {
+			if err := errors.Join(tx.TrySend(bad), tx.TrySend(good)); err != nil && !errors.Is(err, unix.ENOBUFS) {
 				s.t.Error(err)
 				return
 			}

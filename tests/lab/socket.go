@@ -2,7 +2,6 @@ package lab
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -34,9 +33,18 @@ func (e End) LocalSender(t testing.TB) *Sender {
 	return &Sender{fd: e.socket(t, 0), local: true}
 }
 
-// Send sends a frame. The wire is a short queue: a flood overruns it, which
-// shows, if at all, as unix.ENOBUFS.
+// Send sends a frame, and waits where the wire, a short queue, is full.
 func (s *Sender) Send(frame []byte) error {
+	err := s.TrySend(frame)
+	for deadline := time.Now().Add(10 * time.Second); err == unix.ENOBUFS && time.Now().Before(deadline); err = s.TrySend(frame) {
+		time.Sleep(time.Millisecond)
+	}
+	return err
+}
+
+// TrySend sends a frame, or returns unix.ENOBUFS where the wire is full, as a flood's
+// frames find it.
+func (s *Sender) TrySend(frame []byte) error {
 	for {
 		// The runtime's signals interrupt it.
 		_, err := unix.Write(s.fd, frame)
@@ -49,16 +57,10 @@ func (s *Sender) Send(frame []byte) error {
 	}
 }
 
-// SendAll sends frames, and waits where the wire is full.
+// SendAll sends frames as Send does.
 func (s *Sender) SendAll(frames ...[]byte) error {
-	again := time.NewTicker(time.Millisecond)
-	defer again.Stop()
 	for _, frame := range frames {
-		err := s.Send(frame)
-		for deadline := time.Now().Add(10 * time.Second); errors.Is(err, unix.ENOBUFS) && time.Now().Before(deadline); err = s.Send(frame) {
-			<-again.C
-		}
-		if err != nil {
+		if err := s.Send(frame); err != nil {
 			return err
 		}
 	}

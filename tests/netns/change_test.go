@@ -93,7 +93,7 @@ func startLoad(t *testing.T, l *lab.Lab, sources []key.Key) *load {
 				frame, kind = clean, cleanFrame
 			}
 			lab.Renumber(frame, kind|n&^kindMask)
-			if err := tx.Send(frame); err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.ENETDOWN) {
+			if err := tx.TrySend(frame); err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.ENETDOWN) {
 				t.Errorf("send: %v", err)
 				return
 			}
@@ -294,7 +294,7 @@ func TestApplyUnderLoad(t *testing.T) {
 		f := startLoad(t, l, listed[:staying])
 		tx := l.A.Sender(t)
 		send := func(k key.Key, number uint64) {
-			if err := tx.Send(l.Numbered(frameFrom(k), number)); err != nil && !errors.Is(err, unix.ENOBUFS) {
+			if err := tx.TrySend(l.Numbered(frameFrom(k), number)); err != nil && !errors.Is(err, unix.ENOBUFS) {
 				t.Fatal(err)
 			}
 		}

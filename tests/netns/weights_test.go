@@ -82,7 +82,7 @@ func TestWeightsUnderLoad(t *testing.T) {
 			if _, err := g.Apply([]engine.Change{{List: 1, Delta: list.Delta{Add: list.SetOf(k)}}}); err != nil {
 				t.Fatal(err)
 			}
-			if err := tx.Send(l.Numbered(frameFrom(k), addedFrame|uint64(added))); err != nil && !errors.Is(err, unix.ENOBUFS) {
+			if err := tx.TrySend(l.Numbered(frameFrom(k), addedFrame|uint64(added))); err != nil && !errors.Is(err, unix.ENOBUFS) {
 				t.Fatal(err)
 			}
 			added++
