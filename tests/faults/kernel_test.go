@@ -23,8 +23,8 @@ import (
 	"weir/tests/long"
 )
 
-// spoilt builds weir with an object that can be corrupted at run time, and to which the
-// kernel can refuse memory: see testdata.
+// spoilt builds weir with an object that can be corrupted at run time, to which the kernel can
+// refuse memory, and which can be stopped before it renames a pin: see testdata.
 var spoilt = sync.OnceValues(func() (string, error) {
 	const name = "spoilt"
 	var replace struct{ Replace map[string]string }
@@ -33,7 +33,7 @@ var spoilt = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	replace.Replace = make(map[string]string)
-	for _, file := range []string{"spoil.go", "deny.go"} {
+	for _, file := range []string{"spoil.go", "deny.go", "halt.go"} {
 		replace.Replace[filepath.Join(sources, "../../../cmd/weir", file)] = filepath.Join(sources, file)
 	}
 	text, err := json.Marshal(replace)

@@ -19,10 +19,15 @@ func init() {
 	if name == "" {
 		return
 	}
-	listener, err := listen()
-	if err != nil {
-		panic(err)
-	}
+	const number, command = 0, 16 // where struct seccomp_data has them
+	attempts := listen(
+		load(number),
+		jump(unix.SYS_BPF, 0, 3),
+		load(command),
+		jump(unix.BPF_MAP_CREATE, 0, 1),
+		unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF},
+		unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	)
 	var denied atomic.Bool
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGUSR2)
@@ -32,75 +37,85 @@ func init() {
 			os.Stderr.WriteString("{\"msg\":\"memory for maps has changed\"}\n")
 		}
 	}()
-	go func() {
-		for {
-			if err := answer(listener, func(n string) bool { return n == name && denied.Load() }); err != nil {
-				panic(err)
-			}
+	go attempts.answer(func(args [6]uint64) unix.Errno {
+		const at = 28 // where union bpf_attr has the name
+		attr := bytesAt(args[1], min(at+unix.BPF_OBJ_NAME_LEN, int(args[2])))
+		if len(attr) > at && unix.ByteSliceToString(attr[at:]) == name && denied.Load() {
+			return unix.ENOMEM
 		}
-	}()
+		return 0
+	})
 }
 
-// listen returns a file that has the process's attempts to create a map.
-func listen() (fd uintptr, err error) {
-	const number, command = 0, 16 // where struct seccomp_data has them
-	load := func(offset uint32) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
-	}
-	filter := []unix.SockFilter{
-		load(number),
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 3, K: unix.SYS_BPF},
-		load(command),
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: unix.BPF_MAP_CREATE},
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_USER_NOTIF},
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
-	}
+func load(offset uint32) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
+}
+
+func jump(equal uint32, yes, no uint8) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: equal, Jt: yes, Jf: no}
+}
+
+// attempts is a file that has the process's attempts to make certain system calls.
+type attempts uintptr
+
+// listen returns the attempts that a filter selects.
+func listen(filter ...unix.SockFilter) attempts {
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
 		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER|unix.SECCOMP_FILTER_FLAG_TSYNC|unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH,
 		uintptr(unsafe.Pointer(&program)))
 	runtime.KeepAlive(filter)
 	if errno != 0 {
-		return 0, errno
+		panic(errno)
 	}
-	return fd, nil
+	return attempts(fd)
 }
 
-// answer answers one attempt: refuses says whether there is no memory for a map.
-func answer(listener uintptr, refuses func(name string) bool) error {
-	var request struct { // struct seccomp_notif
-		id         uint64
-		pid, flags uint32
-		number     int32
-		arch       uint32
-		at         uint64
-		args       [6]uint64
-	}
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, listener, unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&request))); errno != 0 {
-		if errno == unix.EINTR || errno == unix.ENOENT { // it has ended
-			return nil
+// answer answers all attempts: judge returns the error of a call with these arguments, 0 if it is to be made.
+func (a attempts) answer(judge func(args [6]uint64) unix.Errno) {
+	for {
+		var request struct { // struct seccomp_notif
+			id         uint64
+			pid, flags uint32
+			number     int32
+			arch       uint32
+			at         uint64
+			args       [6]uint64
 		}
-		return errno
+		if !a.control(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&request)) {
+			continue
+		}
+		answer := struct { // struct seccomp_notif_resp
+			id    uint64
+			value int64
+			errno int32
+			flags uint32
+		}{id: request.id}
+		if errno := judge(request.args); errno != 0 {
+			answer.errno = -int32(errno)
+		} else {
+			answer.flags = unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE
+		}
+		a.control(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&answer))
 	}
-	const name = 28 // where union bpf_attr has it
-	var attr [name + unix.BPF_OBJ_NAME_LEN]byte
-	// As the kernel reads another's memory, which has no pointer of Go's.
-	local := []unix.Iovec{{Base: &attr[0], Len: uint64(min(len(attr), int(request.args[2])))}}
-	remote := []unix.RemoteIovec{{Base: uintptr(request.args[1]), Len: int(local[0].Len)}}
-	if _, err := unix.ProcessVMReadv(os.Getpid(), local, remote, 0); err != nil {
-		return err
+}
+
+// control reports whether the attempt that it concerns has not ended.
+func (a attempts) control(request uint, arg unsafe.Pointer) bool {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(a), uintptr(request), uintptr(arg))
+	if errno != 0 && errno != unix.EINTR && errno != unix.ENOENT {
+		panic(errno)
 	}
-	answer := struct { // struct seccomp_notif_resp
-		id    uint64
-		value int64
-		errno int32
-		flags uint32
-	}{id: request.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
-	if refuses(unix.ByteSliceToString(attr[name:])) {
-		answer.errno, answer.flags = -int32(unix.ENOMEM), 0
+	return errno == 0
+}
+
+// bytesAt returns what is at an address, which is no pointer of Go's here, up to size bytes.
+func bytesAt(address uint64, size int) []byte {
+	there := make([]byte, size)
+	local := []unix.Iovec{{Base: &there[0], Len: uint64(size)}}
+	n, err := unix.ProcessVMReadv(os.Getpid(), local, []unix.RemoteIovec{{Base: uintptr(address), Len: size}}, 0)
+	if err != nil {
+		panic(err)
 	}
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, listener, unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&answer))); errno != 0 && errno != unix.ENOENT {
-		return errno
-	}
-	return nil
+	return there[:n]
 }
