@@ -35,7 +35,8 @@ func newEntries() *cobra.Command {
 and import, of one list or of all, sorted by list and entry. It also shows
 entries that have left a feed and stay for the ttl of its list, with "feed" as
 the one who added them, and decisions of CrowdSec, with their origin and
-scenario; --manual leaves both out. weir export shows what feeds list now.`,
+scenario; --manual leaves both out. weir export shows what feeds list now.
+Behind the entries of all lists, it shows the limits that weir limit has set.`,
 		Example: `  weir entries
   weir entries manual --expiring 1h
   weir entries --json | jq -r '.entries[] | select(.user == "fail2ban").entry'`,
@@ -66,17 +67,17 @@ scenario; --manual leaves both out. weir export shows what feeds list now.`,
 }
 
 // pages calls fn for each page of entries.
-type pages func(fn func([]api.Entry) error) error
+type pages func(fn func(*api.Entries) error) error
 
 func entryPages(ctx context.Context, client *client.Client, asked api.EntriesQuestion) pages {
 	asked.Limit = api.MaxPage
-	return func(fn func([]api.Entry) error) error {
+	return func(fn func(*api.Entries) error) error {
 		for {
 			page, err := client.Entries(ctx, asked)
 			if err != nil {
 				return err
 			}
-			if err := fn(page.Entries); err != nil || page.Next == "" {
+			if err := fn(page); err != nil || page.Next == "" {
 				return err
 			}
 			asked.After = page.Next
@@ -88,10 +89,12 @@ func printPages(out io.Writer, all pages) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	const row = "%s\t%s\t%s\t%s\t%s\t%s\n"
 	header := sync.OnceFunc(func() { fmt.Fprintf(t, row, "list", "entry", "expires", "added", "by", "reason") })
-	err := all(func(page []api.Entry) error {
+	var limited []api.PoliceOverride
+	err := all(func(page *api.Entries) error {
 		header() // not before an error
+		limited = append(limited, page.Limits...)
 		now := time.Now()
-		for _, e := range page {
+		for _, e := range page.Entries {
 			expires := "never"
 			if e.Expires != nil {
 				expires = due(e.Expires, now)
@@ -100,7 +103,11 @@ func printPages(out io.Writer, all pages) error {
 		}
 		return t.Flush() // pages are aligned one by one
 	})
-	return errors.Join(err, t.Flush())
+	if err = errors.Join(err, t.Flush()); err == nil && len(limited) > 0 {
+		fmt.Fprintln(out)
+		printLimits(out, limited, time.Now())
+	}
+	return err
 }
 
 // addedBy says who added an entry.
@@ -123,8 +130,10 @@ func addedBy(e api.Entry) string {
 func printPagesJSON(out io.Writer, all pages) error {
 	w := bufio.NewWriter(out)
 	before := `{"entries": [`
-	err := all(func(page []api.Entry) error {
-		for _, e := range page {
+	var limited []api.PoliceOverride
+	err := all(func(page *api.Entries) error {
+		limited = append(limited, page.Limits...)
+		for _, e := range page.Entries {
 			text, err := json.Marshal(e)
 			if err != nil {
 				return err
@@ -140,7 +149,15 @@ func printPagesJSON(out io.Writer, all pages) error {
 	if before != "," {
 		fmt.Fprint(w, before)
 	}
-	fmt.Fprintln(w, "\n]}")
+	fmt.Fprint(w, "\n]")
+	if len(limited) > 0 {
+		text, err := json.Marshal(limited)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(w, ", \"limits\": %s", text)
+	}
+	fmt.Fprintln(w, "}")
 	return w.Flush()
 }
 

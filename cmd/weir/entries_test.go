@@ -56,6 +56,24 @@ manual-allow  192.0.2.3  never  3m ago  remote
 		t.Errorf("asked for %+v", d.askedEntries[0])
 	}
 
+	since := time.Now().Add(-3 * time.Minute)
+	limited := []api.PoliceOverride{{Source: "192.0.2.9", Rate: "20pps", Since: since, By: "root (0)", Reason: "asks too often", Held: 4321}}
+	d.pages, d.askedEntries = somePages(t), nil
+	d.pages[0].Limits = limited
+	if _, out, _ = weir(t, "", "entries", "--socket", socket); out != want+`
+source     rate   dropped  ends   set     by        reason
+192.0.2.9  20pps  4,321    never  3m ago  root (0)  asks too often
+` {
+		t.Errorf("with a limit:\n%s", out)
+	}
+	d.pages, d.askedEntries = somePages(t), nil
+	d.pages[0].Limits = limited
+	_, out, _ = weir(t, "", "entries", "--json", "--socket", socket)
+	if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Entries) != 4 || len(got.Limits) != 1 || got.Limits[0].Held != 4321 {
+		t.Errorf("with a limit: %v\n%s", err, out)
+	}
+
+	got = api.Entries{}
 	d.pages, d.askedEntries = []api.Entries{{}}, nil
 	if _, out, _ = weir(t, "", "entries", "--json", "--socket", socket); json.Unmarshal([]byte(out), &got) != nil || len(got.Entries) > 0 {
 		t.Errorf("no entries are %s", out)

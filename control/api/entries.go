@@ -25,6 +25,9 @@ type EntriesQuestion struct {
 type Entries struct {
 	Entries []Entry `json:"entries"`
 	Next    string  `json:"next,omitempty"` // the parameter "after" of the next page; "": this is the last one
+
+	// Limits are those of sources that commands have set, on the first page of all lists.
+	Limits []PoliceOverride `json:"limits,omitempty"`
 }
 
 // Entry is a manual entry of a list.

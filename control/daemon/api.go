@@ -2,7 +2,10 @@ package daemon
 
 import (
 	"context"
+	"slices"
+	"time"
 
+	"weir/control/api"
 	"weir/control/api/server"
 	"weir/control/audit"
 	"weir/control/console"
@@ -57,6 +60,19 @@ type reconfigured interface {
 
 // records is the audit log one level deeper than the parts that have methods of the same names.
 type records struct{ *audit.Log }
+
+// Entries implements [server.EntriesReader].
+func (a *API) Entries(ctx context.Context, asked api.EntriesQuestion) (api.Entries, error) {
+	page, err := a.Pages.Entries(ctx, asked)
+	if err != nil || asked.List != "" || asked.After != "" {
+		return page, err
+	}
+	until := time.Now().Add(asked.Expiring)
+	page.Limits = slices.DeleteFunc(a.Status().Policed, func(o api.PoliceOverride) bool {
+		return o.Source == "" || asked.Expiring > 0 && (o.Until == nil || o.Until.After(until))
+	})
+	return page, nil
+}
 
 // API returns the methods that clients of the daemon call.
 func (d *Daemon) API() *API { return d.api }

@@ -203,6 +203,14 @@ func TestLimitByCommand(t *testing.T) {
 		return 0
 	}
 	wait.For(t, "the dropped packets are counted", func() bool { return dropped() == gone })
+	if out := h.succeeds("", "entries"); strings.Count(out, "asks too often") != 1 || !strings.Contains(out, "198.51.100.0/24") {
+		t.Errorf("weir entries prints\n%s", out)
+	}
+	for asked, n := range map[api.EntriesQuestion]int{{}: 2, {Expiring: 2 * time.Hour}: 1, {Expiring: time.Minute}: 0, {List: "always"}: 0} {
+		if page, err := h.api.Entries(t.Context(), asked); err != nil || len(page.Limits) != n {
+			t.Errorf("%+v has %+v, %v; want %d limits", asked, page.Limits, err, n)
+		}
+	}
 	d.kill()
 	limited("without a daemon")
 	d = h.start(releases[0])
