@@ -111,7 +111,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if c.Console.Listen != "" {
 		d.api.Console = console.New(d.api, string(c.Console.Listen), c.Console.TLS != config.TLS{}, o.Version)
 	}
-	if d.fleet.Node, err = openNode(c, o.Version, false, o.Log); err != nil {
+	if d.fleet.Node, err = openNode(c, d.clock, o.Version, false, o.Log); err != nil {
 		return nil, err
 	}
 	if d.service.Manager, err = serve.DialManager(); err != nil {

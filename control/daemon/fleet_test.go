@@ -510,7 +510,7 @@ func TestFleetAwaitsUnsaved(t *testing.T) {
 		return err == nil && len(f.Nodes) == 1 && f.Nodes[0].State == api.NodeCurrent
 	})
 	h.stop()
-	n, err := openNode(c, "test", true, slog.New(slog.DiscardHandler))
+	n, err := openNode(c, nil, "test", true, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

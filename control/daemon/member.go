@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/clock"
 	"weir/control/config"
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/node"
@@ -42,7 +43,7 @@ func (f *fleet) Awaited() string {
 
 // openNode returns the node of the fleet that a configuration names, nil if it names
 // none.
-func openNode(c *config.Config, version string, readOnly bool, log *slog.Logger) (*node.Node, error) {
+func openNode(c *config.Config, by *clock.Clock, version string, readOnly bool, log *slog.Logger) (*node.Node, error) {
 	if !c.Fleet.On() {
 		return nil, nil
 	}
@@ -53,6 +54,7 @@ func openNode(c *config.Config, version string, readOnly bool, log *slog.Logger)
 	n := node.Config{Enrollment: e, MaxAge: time.Duration(c.Fleet.MaxAge), MaxRate: int64(c.Fleet.MaxRate.PerSecond()), ReadOnly: readOnly, Version: version, Prefix: config.FleetPrefix, Log: log}
 	if c.StateDir != "" {
 		n.Directory = filepath.Join(string(c.StateDir), "fleet")
+		n.Clock = by
 	}
 	return node.Open(n)
 }

@@ -32,7 +32,7 @@ func Prepare(ctx context.Context, c *config.Config, log *slog.Logger, progress *
 	if err != nil {
 		return nil, err
 	}
-	n, err := openNode(c, "", true, log)
+	n, err := openNode(c, by, "", true, log)
 	if err != nil {
 		return nil, err
 	}

@@ -338,7 +338,7 @@ func (n *nodes) clocks() (all []string) {
 		by := from.status.Time.Sub(from.seen)
 		ahead = append(ahead, by)
 		if by.Abs() > wrongClock {
-			all = append(all, fmt.Sprintf("node %s: its clock is %s: until it hears the hub after a start, entries with a TTL expire too early or late there", name, offset(by, "the hub's")))
+			all = append(all, fmt.Sprintf("node %s: its clock is %s: what it logs has wrong times, and certificates seem to end too early or late", name, offset(by, "the hub's")))
 		}
 	}
 	slices.Sort(ahead)

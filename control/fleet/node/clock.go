@@ -1,6 +1,10 @@
 package node
 
 import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -22,7 +26,40 @@ type hubClock struct {
 	begin atomic.Pointer[time.Time] // when the hub was first heard; nil: not yet
 	ahead atomic.Int64              // of the hub's clock, the local one; 0: they agree, or the hub was not heard yet
 	last  []time.Duration           // the last differences; those of one goroutine
+	saved time.Duration             // ahead as it is in the file; that goroutine's
 }
+
+// loadClock takes in how far the steady clock was ahead of the hub's when that was last heard, so that entries
+// expire by the hub's clock before the hub is heard, too, however the wall clock is set.
+func (n *Node) loadClock() {
+	if n.c.Clock == nil {
+		return
+	}
+	text, err := os.ReadFile(n.clockPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if err == nil {
+		n.clock.saved, err = time.ParseDuration(string(text))
+	}
+	if err != nil {
+		n.log.Error("what has a TTL may end early or late until the hub is heard: " + err.Error())
+	}
+	n.clock.ahead.Store(int64(n.clock.saved))
+}
+
+// saveClock saves what loadClock takes in, where it has changed.
+func (n *Node) saveClock() {
+	ahead := time.Duration(n.clock.ahead.Load())
+	if n.c.Clock == nil || n.dir == "" || n.c.ReadOnly || ahead == n.clock.saved {
+		return
+	}
+	if err := writeFile(n.clockPath(), []byte(ahead.String())); err == nil { // else the next catalog does; saveCatalog says why
+		n.clock.saved = ahead
+	}
+}
+
+func (n *Node) clockPath() string { return filepath.Join(n.dir, "clock") }
 
 // steady returns the time by the local clock as it was when the hub was first heard.
 func (c *hubClock) steady() time.Time {

@@ -2,11 +2,14 @@ package node
 
 import (
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
+	steady "weir/control/clock"
 	"weir/control/fleet/wire"
 	"weir/tests/clock"
+	"weir/tests/seed"
 	"weir/tests/wait"
 )
 
@@ -98,5 +101,76 @@ func TestStepOfTheClock(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// However the clock of a node's host is set, while the node runs or does not, entries of the hub end in their time:
+// also before the hub is heard after a restart, whose clock is another one.
+func TestClockIsSet(t *testing.T) {
+	t.Parallel() // it waits a lot
+	random := seed.New(t)
+	h, host, dir, state := newHub(t), clock.NewMachine(t), t.TempDir(), t.TempDir()
+	h.ahead = 2 * time.Hour
+	open := func() *steady.Clock {
+		c := steady.Open(host.Host(), state, slog.New(slog.DiscardHandler))
+		c.Save()
+		h.steady = c
+		return c
+	}
+	c := open()
+	n := h.start(dir)
+	const lasting, brief, ttl = "192.0.2.1", "192.0.2.2", time.Second
+	ends := wire.Expiry{Entry: lasting, At: time.Now().Add(h.ahead + time.Hour)}
+	h.change(set(t, lasting), ends)
+	h.snapshot(ends)
+	h.release()
+	n.reaches(h)
+
+	const day = 24 * time.Hour
+	sizes := []time.Duration{time.Second, time.Minute, time.Hour, day, 365 * day, 3650 * day}
+	restarts := 0
+	for step := range 20 {
+		ahead := sizes[random.IntN(len(sizes))]
+		switch random.IntN(4) {
+		case 0:
+			ahead = -ahead
+		case 1:
+			ahead = -time.Since(time.Unix(0, 0)).Round(time.Second) // in 1970
+		}
+		if random.IntN(3) == 0 {
+			host.Set(ahead, true)
+			c.Follow()
+		}
+		h.change(set(t, lasting))
+		at := time.Now().Add(ttl)
+		h.change(set(t, lasting, brief), wire.Expiry{Entry: brief, At: at.Add(h.ahead)})
+		h.release()
+		n.reaches(h)
+		switch host.Set(ahead, true); {
+		case random.IntN(2) == 0:
+			n.stop()
+			c.Save()
+			c = open()
+			n = h.start(dir)
+			restarts++
+		default:
+			c.Follow()
+		}
+		wait.For(t, fmt.Sprintf("step %d, %v ahead: the end of an entry", step, ahead), func() bool {
+			entries := n.has(name)
+			if entries == nil {
+				return false // the node has just begun
+			}
+			if left := entries.Len(); left == 0 || left == 1 && time.Now().Before(at) {
+				t.Fatalf("step %d, %v ahead: %d entries are left %v before the end of one", step, ahead, entries.Len(), time.Until(at))
+			}
+			return entries.Len() == 1
+		})
+		if late := time.Since(at); late > 30*time.Second { // a busy machine may take some
+			t.Errorf("step %d, %v ahead: an entry has ended %v late", step, ahead, late)
+		}
+	}
+	if restarts == 0 {
+		t.Error("without a restart the test sees little")
 	}
 }

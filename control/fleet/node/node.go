@@ -45,6 +45,13 @@ type Config struct {
 	Version    string        // of weir
 	Prefix     string        // of the names of lists in [List.Status]
 	Log        *slog.Logger
+
+	Clock Clock // of the host; nil: that of [time.Now], which somebody may set while the node does not run
+}
+
+// Clock has the wall clock, and how far that is ahead of a clock that nobody sets.
+type Clock interface {
+	Now() (wall time.Time, ahead time.Duration)
 }
 
 // Daemon filters by the lists.
@@ -150,6 +157,12 @@ func Open(c Config) (*Node, error) {
 		catalogs: make(chan message, 16), joined: make(chan struct{}, 1), reports: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 	}
 	n.clock.local = time.Now
+	if c.Clock != nil {
+		n.clock.local = func() time.Time {
+			now, ahead := c.Clock.Now()
+			return now.Round(0).Add(-ahead)
+		}
+	}
 	n.connect = func(more ...nats.Option) (*nats.Conn, error) {
 		o, err := c.Enrollment.Options()
 		if err != nil {
@@ -167,6 +180,7 @@ func Open(c Config) (*Node, error) {
 	if n.dir == "" {
 		return n, nil
 	}
+	n.loadClock()
 	message, err := os.ReadFile(n.catalogPath())
 	if errors.Is(err, fs.ErrNotExist) {
 		return n, nil
@@ -781,6 +795,7 @@ func (n *Node) obey(ctx context.Context, all *sync.WaitGroup, m message, live bo
 		return
 	}
 	changed := live && n.clock.hear(c.Issued)
+	n.saveClock()
 	wants, leave := n.compare(c)
 	if leave {
 		n.unsavedCatalog = m.data // until they have left: a restart must find them
@@ -953,7 +968,7 @@ const maxText = 200
 // report sends the node's status to the hub.
 func (n *Node) report() {
 	age := n.Age()
-	s := wire.Status{Time: n.clock.local(), Version: n.c.Version, Stale: age.Err() != nil, Lists: []wire.ListStatus{}}
+	s := wire.Status{Time: time.Now(), Version: n.c.Version, Stale: age.Err() != nil, Lists: []wire.ListStatus{}}
 	n.daemon.DescribeNode(&s)
 	n.mu.Lock()
 	s.Catalog, s.Term, s.Seal = n.catalog.Place, n.catalog.Term, n.catalog.Seal

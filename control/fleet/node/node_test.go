@@ -49,6 +49,7 @@ type hub struct {
 	timed   map[string]time.Time
 	clock   time.Duration         // by how much the clocks of nodes are ahead
 	ahead   time.Duration         // of the hub's clock, the one that says how old catalogs are
+	steady  Clock                 // of nodes; nil: they have the wall clock
 	ids     map[wire.Place]string // of versions; nil: they have none, as those of older hubs
 	maxRate int64                 // of nodes
 	at      wire.Place
@@ -271,7 +272,7 @@ func (h *hub) config(directory string) Config {
 	return Config{
 		MaxRate:    h.maxRate,
 		Enrollment: enrollment.Node{Name: "edge-1", Labels: []string{"canary"}, Servers: []string{h.server.ClientURL()}, PublicKey: h.public}, Directory: directory, Version: "test",
-		Log: slog.New(cmp.Or[slog.Handler](h.log, slog.DiscardHandler)),
+		Log: slog.New(cmp.Or[slog.Handler](h.log, slog.DiscardHandler)), Clock: h.steady,
 	}
 }
 
@@ -364,8 +365,9 @@ func (h *hub) start(directory string) *run {
 	if r.Node, err = Open(c); err != nil {
 		h.t.Fatal(err)
 	}
-	by := h.clock
-	r.clock.local = func() time.Time { return time.Now().Add(by) }
+	if by := h.clock; h.steady == nil {
+		r.clock.local = func() time.Time { return time.Now().Add(by) }
+	}
 	url := h.server.ClientURL()
 	r.connect = func(o ...nats.Option) (*nats.Conn, error) {
 		if h.user != "" {
