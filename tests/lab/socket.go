@@ -2,6 +2,7 @@ package lab
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -36,8 +37,8 @@ func (e End) LocalSender(t testing.TB) *Sender {
 // Send sends a frame, and waits where the wire, a short queue, is full.
 func (s *Sender) Send(frame []byte) error {
 	err := s.TrySend(frame)
-	for deadline := time.Now().Add(10 * time.Second); err == unix.ENOBUFS && time.Now().Before(deadline); err = s.TrySend(frame) {
-		time.Sleep(time.Millisecond)
+	for deadline := time.Now().Add(10 * time.Second); errors.Is(err, unix.ENOBUFS) && time.Now().Before(deadline); err = s.TrySend(frame) {
+		time.Sleep(time.Millisecond) //nolint:forbidigo // nothing says that the wire has room
 	}
 	return err
 }
