@@ -83,10 +83,7 @@ func gather(all <-chan events.Event, send func(export.Batch)) {
 			case e.Lost > 0:
 				b.Lost += e.Lost
 			case e.Dropped && e.Frame != nil:
-				b.Packets = append(b.Packets, export.Sample{
-					Interface: uint32(e.Index), Out: e.Out, Reason: e.Reason, List: e.List,
-					Length: uint32(e.Length), Frame: e.Frame, OneIn: e.OneIn,
-				})
+				b.Packets = append(b.Packets, SampleOf(&e))
 			}
 			if len(b.Packets) >= sampleBatch {
 				flush()
@@ -94,6 +91,14 @@ func gather(all <-chan events.Event, send func(export.Batch)) {
 		case <-often.C:
 			flush()
 		}
+	}
+}
+
+// SampleOf returns the sample that an event of a dropped packet, with its frame, is exported as.
+func SampleOf(e *events.Event) export.Sample {
+	return export.Sample{
+		Interface: uint32(e.Index), Out: e.Out, Reason: e.Reason, List: e.List,
+		Length: uint32(e.Length), Frame: e.Frame, OneIn: e.OneIn,
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -15,11 +16,13 @@ import (
 	"time"
 
 	"weir/bpf"
+	"weir/control/api"
 	"weir/control/capture"
 	"weir/control/endpoint"
 	"weir/control/engine"
 	"weir/control/explain"
 	"weir/control/export"
+	"weir/control/history"
 	"weir/control/observe"
 	"weir/control/observe/events"
 	"weir/control/observe/traffic"
@@ -44,6 +47,7 @@ import (
 	"weir/tests/ipfix"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/sflow"
 	"weir/tests/wait"
 )
 
@@ -87,6 +91,8 @@ type records struct {
 	counted map[string]uint64              // packets by list, as events name them
 	drops   map[observe.DroppedFlow]uint64 // as events name them
 	reasons map[verdict.Reason]int         // that packets left for
+	sampled export.Samples                 // the first packets that were dropped
+	samples map[string]uint64              // of these, by the list that has counted the packet
 	others  *loader.Stats                  // of a program with the same tracker of dropped packets
 }
 
@@ -178,7 +184,7 @@ func (r random) records(t testing.TB, i int) (all []*records) {
 		at := netif.Target{Iface: []string{"eth0", "wan1", "lo"}[r.IntN(3)], Out: entry == "TC, out"}
 		g := whole.For(at)
 		n := &records{Generation: g, at: at, lists: lists, levels: levels, now: 1e9, counted: make(map[string]uint64),
-			drops: make(map[observe.DroppedFlow]uint64), reasons: make(map[verdict.Reason]int)}
+			drops: make(map[observe.DroppedFlow]uint64), reasons: make(map[verdict.Reason]int), samples: make(map[string]uint64)}
 		switch entry {
 		case "XDP":
 			n.stages = s
@@ -356,6 +362,11 @@ func (n *records) compare(frame []byte, o verdict.Outcome, e *loader.Event) erro
 	if api.List != "" && o.Reason != verdict.Allowed && o.Reason != verdict.Reply {
 		n.counted[api.List]++
 	}
+	if event.Dropped && len(n.sampled.Packets) < mostSamples {
+		event.Frame = frame[:min(len(frame), events.FrameSize)]
+		n.sampled.Packets = append(n.sampled.Packets, observe.SampleOf(&event))
+		n.samples[listed]++
+	}
 	if !unwanted(&n.Policy, o.Reason) || e.Packet.Family == 0 {
 		return nil
 	}
@@ -428,8 +439,67 @@ func (n *records) judge(frame []byte, o verdict.Outcome) error {
 	return nil
 }
 
+// mostSamples are what a socket has room for.
+const mostSamples = 300
+
+// exportSamples compares the lists in samples of sFlow.
+func (n *records) exportSamples(t *testing.T) {
+	t.Helper()
+	sink, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close()
+	collector := export.Collector{Name: "samples"}
+	collector.SetDefaults()
+	collector.SFlow = endpoint.URL("udp://" + sink.LocalAddr().String())
+	x := export.New(slog.New(slog.DiscardHandler))
+	x.Configure([]export.Collector{collector})
+	x.Send(export.Batch{Time: time.Now(), Samples: &n.sampled})
+	go x.Close(wait.Patience)
+	sink.SetReadDeadline(wait.Deadline())
+	got, b := make(map[string]uint64), make([]byte, 1<<16)
+	for all := uint64(0); all < uint64(len(n.sampled.Packets)); {
+		size, err := sink.Read(b)
+		if err != nil {
+			t.Fatalf("%v: %d of %d samples have come", err, all, len(n.sampled.Packets))
+		}
+		for list, packets := range sflow.Lists(b[:size]) {
+			got[list] += packets
+			all += packets
+		}
+	}
+	if !maps.Equal(got, n.samples) {
+		t.Errorf("sFlow has %v, the lists have counted %v", got, n.samples)
+	}
+}
+
+// record compares the lists in the history.
+func (n *records) record(t *testing.T, hits map[string]loader.Counter) {
+	t.Helper()
+	now := time.Now()
+	past := observe.TrafficHistory{Recorder: history.Open("", now, slog.New(slog.DiscardHandler))}
+	defer past.Close()
+	rates := traffic.Rates{Interval: time.Second}
+	for i, c := range n.Stats().Reasons(nil)[:verdict.NumReasons] {
+		rates.Grown[i] = c
+	}
+	past.Second(now, rates, func(r verdict.Reason) bool { return n.Policy.Action(r) == verdict.Drop }, hits, nil)
+	h, err := past.History(t.Context(), api.HistoryQuestion{Since: time.Hour, Step: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]uint64)
+	for _, l := range h.Total.Lists {
+		got[l.List] += l.Packets
+	}
+	if !maps.Equal(got, n.counted) {
+		t.Errorf("the history has %v, events name lists for %v", got, n.counted)
+	}
+}
+
 // end compares what was counted of all packets: by lists, by the tracker of dropped packets, by
-// the recorder of drops, and in records of IPFIX.
+// the recorder of drops, in the history, and in records of IPFIX and sFlow.
 func (n *records) end(t *testing.T, r random) {
 	t.Helper()
 	hits := make(map[string]loader.Counter)
@@ -441,6 +511,8 @@ func (n *records) end(t *testing.T, r random) {
 			hits[name] = c
 		}
 	}
+	n.record(t, hits)
+	n.exportSamples(t)
 	m, err := tracker.Open(n.Generation, n.Stats())
 	if err != nil {
 		t.Fatal(err)
@@ -604,10 +676,10 @@ func (n *records) export(t *testing.T, r random, dropped *observe.DropReport, na
 }
 
 // Everything that names the list of a packet names the same: the lists' counters, events, captures,
-// new flows, the tracker and the recorder of dropped packets, records of IPFIX, the answer of explain,
-// and a search through all entries; for each reason, after any stage, on the lean path and the general one, at
-// XDP and TC, of both directions and families. WEIR_CONFIGURATIONS and WEIR_PACKETS are how many
-// there are.
+// new flows, the tracker and the recorder of dropped packets, the history, records of IPFIX, samples of sFlow,
+// the answer of explain, and a search through all entries; for each reason, after any stage, on the lean path and
+// the general one, at XDP and TC, of both directions and families. WEIR_CONFIGURATIONS and WEIR_PACKETS are how
+// many there are.
 func TestOneRecord(t *testing.T) {
 	lab.Root(t)
 	onOneCPU(t)

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"encoding/binary"
 	"fmt"
 	"maps"
 	"net"
@@ -14,6 +13,7 @@ import (
 
 	"weir/control/api"
 	"weir/tests/ipfix"
+	"weir/tests/sflow"
 	"weir/tests/wait"
 )
 
@@ -50,33 +50,6 @@ func (s *sink) received() [][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.all)
-}
-
-// sflowLists returns the dropped packets of datagrams of sFlow version 5 by their lists: by the name of
-// an extended ACL, as the collection of structures has it.
-func sflowLists(datagrams [][]byte) map[string]uint64 {
-	const flowSample, extendedACL = 3, 1037
-	u32 := binary.BigEndian.Uint32
-	all := make(map[string]uint64)
-	for _, b := range datagrams {
-		for b = b[28:]; len(b) > 0; { // behind the header of an agent of IPv4
-			kind, sample := u32(b), b[8:8+u32(b[4:])]
-			b = b[8+len(sample):]
-			if kind != flowSample {
-				continue
-			}
-			list := ""
-			for records := sample[44:]; len(records) > 0; {
-				kind, record := u32(records), records[8:8+u32(records[4:])]
-				records = records[8+len(record):]
-				if kind == extendedACL {
-					list = string(record[8 : 8+u32(record[4:])])
-				}
-			}
-			all[list]++
-		}
-	}
-	return all
 }
 
 // ipfixLists returns the packets of messages by their lists, and those whose record names a source.
@@ -239,7 +212,7 @@ export:
 			t.Errorf("IPFIX: packets of %v by list %q, want %q", src, name, sources[src])
 		}
 	}
-	same("sFlow", func() map[string]uint64 { return sflowLists(samples.received()) }, enforced)
+	same("sFlow", func() map[string]uint64 { return sflow.Lists(samples.received()...) }, enforced)
 	for src, name := range sources {
 		a, err := h.api.Explain(t.Context(), src.String())
 		if err != nil {
