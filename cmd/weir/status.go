@@ -311,7 +311,7 @@ func (s *status) print(w io.Writer, verbose bool) {
 			shown = append(shown, t)
 			at := slices.IndexFunc(s.Attachments, func(a attach.Status) bool { return a.Interface() == t })
 			if i.State == api.Filtered && at >= 0 {
-				printInterface(w, s.Attachments[at], penaltiesOf(s.Daemon, i), verbose)
+				printInterface(w, s.Attachments[at], penaltiesOf(s.Daemon, i), countedOf(s.Daemon), verbose)
 				continue
 			}
 			printState(w, i, s.Daemon.PID)
@@ -320,7 +320,7 @@ func (s *status) print(w io.Writer, verbose bool) {
 	for _, a := range s.Attachments {
 		if !slices.Contains(shown, a.Interface()) {
 			separate()
-			printInterface(w, a, "", verbose)
+			printInterface(w, a, "", "", verbose)
 		}
 	}
 }
@@ -647,6 +647,20 @@ func penaltiesOf(d *api.Status, i api.InterfaceStatus) string {
 	return text
 }
 
+// oneIn says a rate above 0.
+func oneIn(rate float64) string { return "1 in " + humanize.Comma(int64(math.Round(1/rate))) }
+
+// countedOf says what share of unlisted packets was dropped by mistake, "" where none could be counted.
+func countedOf(d *api.Status) string {
+	switch {
+	case d.Rate == nil:
+		return ""
+	case *d.Rate == 0:
+		return fmt.Sprintf("none of %s counted (%s at most), ", humanize.Comma(int64(d.Packets)), oneIn(*d.High))
+	}
+	return fmt.Sprintf("%s counted (%s to %s), ", oneIn(*d.Rate), oneIn(*d.Low), oneIn(*d.High))
+}
+
 // penaltyRow shows the penalties, if there were any.
 func penaltyRow(penalties string, row func(name, format string, args ...any)) {
 	if penalties != "" {
@@ -654,7 +668,7 @@ func penaltyRow(penalties string, row func(name, format string, args ...any)) {
 	}
 }
 
-func printInterface(w io.Writer, i attach.Status, penalties string, verbose bool) {
+func printInterface(w io.Writer, i attach.Status, penalties, countedDrops string, verbose bool) {
 	name := i.Interface()
 	switch {
 	case i.Severed && i.Running:
@@ -700,8 +714,8 @@ func printInterface(w io.Writer, i attach.Status, penalties string, verbose bool
 			structureRows(i, row)
 			pathRow(i, row)
 		}
-		if r := i.FalsePositiveRate; i.BitsPerEntry > 0 && r > 0 { // approximate mode
-			row("false drops", "about 1 in %s unlisted packets", humanize.Comma(int64(math.Round(1/r))))
+		if r := i.Predicted; i.BitsPerEntry > 0 && r > 0 { // approximate mode
+			row("false drops", "%sabout %s unlisted packets predicted", countedDrops, oneIn(r))
 		}
 	}
 	failsafeRow(i, row)

@@ -135,11 +135,16 @@ func TestStatusVerbose(t *testing.T) {
 	}
 	i.Inner, i.Tunnels = true, inner.State{"gre": {Headers: 3000, Listed: 4}, "vxlan": {}}
 	penalties := penaltiesOf(&api.Status{PenaltiesRefused: 4069, PenaltiesReplaced: 40}, api.InterfaceStatus{Penalties: new(7996), MaxPenalties: 8192})
+	of := api.Status{FalsePositives: api.FalsePositives{Rate: new(0.01), Low: new(0.008), High: new(0.0125), Packets: 5000}}
 	for _, verbose := range []bool{false, true} {
 		var out strings.Builder
-		printInterface(&out, i, penalties, verbose)
-		if !strings.Contains(out.String(), "  penalties  7,996 of 8,192, 4,069 refused, 40 replaced by stronger ones\n") {
+		i.BitsPerEntry, i.Predicted = 10, 0.0087
+		printInterface(&out, i, penalties, countedOf(&of), verbose)
+		if !strings.Contains(out.String(), "  penalties    7,996 of 8,192, 4,069 refused, 40 replaced by stronger ones\n") {
 			t.Errorf("penalties:\n%s", out.String())
+		}
+		if !strings.Contains(out.String(), "false drops  1 in 100 counted (1 in 125 to 1 in 80), about 1 in 115 unlisted packets predicted\n") {
+			t.Errorf("false drops:\n%s", out.String())
 		}
 		if strings.Contains(out.String(), "4.0 KiB, quotient table") != verbose {
 			t.Errorf("verbose %t:\n%s", verbose, out.String())
@@ -159,7 +164,7 @@ func TestStatusVerbose(t *testing.T) {
 	}
 	var out strings.Builder
 	i.GeneralPath = nil
-	printInterface(&out, i, "", true)
+	printInterface(&out, i, "", "", true)
 	if !strings.Contains(out.String(), "lean for plain IPv4 packets") {
 		t.Error(out.String())
 	}
@@ -177,7 +182,7 @@ func TestStatusNewFlows(t *testing.T) {
 			i.NewFlows.FullWindows, i.NewFlows.MissedShare = 2, 0.12
 		}
 		var out strings.Builder
-		printInterface(&out, i, "", false)
+		printInterface(&out, i, "", "", false)
 		for text, want := range map[string]bool{
 			"1,234 in the last 10s, by flow; 56,789 in all\n": true, "17; 3,456 were suppressed, above 100 a second and CPU": true,
 			"2 windows ended early": full, "12% of new flows are taken for known ones": full,
@@ -198,7 +203,7 @@ func TestStatusForgottenFlows(t *testing.T) {
 	}
 	i.NewFlows = &first.State{Flows: 5, Window: 10, FullWindows: 3, ForgottenShare: []float64{0.83, 0.7, 0.6, 0.5, 0.4, 0.3, 0.17}}
 	var out strings.Builder
-	printInterface(&out, i, "", false)
+	printInterface(&out, i, "", "", false)
 	for _, text := range []string{"about 83% of the flows of importance 1 that return a window later, 17% of importance 7", "the memory was full 3 times"} {
 		if !strings.Contains(out.String(), text) {
 			t.Errorf("no %q:\n%s", text, out.String())
@@ -216,7 +221,7 @@ func TestStatusPoliced(t *testing.T) {
 	for _, suspended := range []bool{false, true} {
 		i.Policed.Suspended = suspended
 		var out strings.Builder
-		printInterface(&out, i, "", false)
+		printInterface(&out, i, "", "", false)
 		for text, want := range map[string]bool{
 			"100Mbit/s by flow, fair; a flow may have 10 Mbit/s\n": true, "1,234 packets": true, "early": false, "0.4% of the counters": !suspended, "SUSPENDED": suspended,
 		} {
@@ -299,7 +304,7 @@ func TestStatusAge(t *testing.T) {
 		{-24 * time.Hour, "(the clock was ahead then)"},
 	} {
 		var b strings.Builder
-		printInterface(&b, attach.Status{Metadata: attach.Metadata{PID: 1, Since: time.Now().Add(-c.since)}}, "", false)
+		printInterface(&b, attach.Status{Metadata: attach.Metadata{PID: 1, Since: time.Now().Add(-c.since)}}, "", "", false)
 		if !strings.Contains(b.String(), c.want) {
 			t.Errorf("without %q:\n%s", c.want, b.String())
 		}

@@ -126,7 +126,7 @@ func TestTopJSON(t *testing.T) {
 	if got.Packets != 1.24e6 || len(got.Trackers) != 2 || !reflect.DeepEqual(got.Trackers[0].Flows, busy().Trackers[0].Flows) {
 		t.Errorf("%s", out)
 	}
-	for _, name := range []string{"packets_per_second", "dropped_per_second", "reasons", "trackers", "false_positive_rate", "until"} {
+	for _, name := range []string{"packets_per_second", "dropped_per_second", "reasons", "trackers", "predicted_false_positive_rate", "until"} {
 		if strings.Contains(out, `"`+name+`"`) != (name != "until") {
 			t.Errorf("%q in %s", name, out)
 		}
@@ -191,11 +191,12 @@ func TestTopHeavy(t *testing.T) {
 }
 
 func learned() *api.Weights {
-	measured, without := 9.1e-5, 1.3e-3
+	without := 1.3e-3
 	found := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	return &api.Weights{
-		Base: 8, HalfLife: 30, Predicted: 1e-4, Uniform: 1.2e-3, Measured: &measured, Without: &without, MeasuredPackets: 1234567,
-		Spared: 1493, Dropped: 112, Refused: 2,
+		Base: 8, HalfLife: 30, Predicted: 1e-4, Uniform: 1.2e-3, Without: &without,
+		FalsePositives: api.FalsePositives{Rate: new(9.1e-5), Low: new(7.6e-5), High: new(1.1e-4), Packets: 1234567},
+		Spared:         1493, Dropped: 112, Refused: 2,
 		Elements: []api.Weight{
 			{Element: "192.0.2.2", Dropped: 1, K: 24, Found: found},
 			{Element: "192.0.2.1", Dropped: 37, K: 24, Found: found},
@@ -207,10 +208,10 @@ func learned() *api.Weights {
 func TestWeights(t *testing.T) {
 	socket := serving(t, served{weights: learned()})
 	code, out, log := weir(t, "", "weights", "--limit", "2", "--socket", socket)
-	const want = `predicted     0.0001 of unlisted packets are mistaken for listed ones
-uniform       0.0012 with 8 bits for all, 12.0 times as many
-measured      9.1e-05, of 1,234,567 packets
+	const want = `counted       9.1e-05 of 1,234,567 unlisted packets were dropped by mistake, 7.6e-05 to 0.00011
   without     0.0013, had there been no weights
+predicted     0.0001 of unlisted packets
+uniform       0.0012 with 8 bits for all, 12.0 times as many
 saved         1,493 unlisted packets from being dropped
 dropped       112 unlisted packets
   no room     2 of them, of elements for which the table of weights was full

@@ -24,11 +24,11 @@ func newWeights() *cobra.Command {
 approximate mode. More bits of the filter are tested for them since (k_e), so
 that they pass.
 
-Above them are the shares of the unlisted packets that are dropped: predicted
-with these bits, predicted with the bits that all others have, measured, and
-measured as if there were no weights. Networks of which little is listed and
-that send much may have more bits than others. Packets are counted since the
-daemon began.`,
+Above them are the shares of the unlisted packets that are dropped: counted
+since the filter was built, with a 95 % interval, counted as if there were no
+weights, predicted with these bits, and predicted with the bits that all others
+have. Networks of which little is listed and that send much may have more bits
+than others. Saved and dropped packets are those since the daemon began.`,
 		Example: `  weir weights
   weir weights --limit 10
   weir weights --json | jq '.spared_packets, .dropped_packets'`,
@@ -67,7 +67,16 @@ func bitsOfAll(w *api.Weights) string {
 
 func printWeights(out io.Writer, w *api.Weights, all int) {
 	printRows(out, func(row func(name, format string, args ...any)) {
-		row("predicted", "%.3g of unlisted packets are mistaken for listed ones", w.Predicted)
+		if w.Rate != nil {
+			row("counted", "%.3g of %s unlisted packets were dropped by mistake, %.3g to %.3g",
+				*w.Rate, humanize.Comma(int64(w.Packets)), *w.Low, *w.High)
+			if w.Without != nil {
+				row("  without", "%.3g, had there been no weights", *w.Without)
+			}
+		} else {
+			row("counted", "nothing yet")
+		}
+		row("predicted", "%.3g of unlisted packets", w.Predicted)
 		without := fmt.Sprintf("%.3g with %s", w.Uniform, bitsOfAll(w))
 		if w.Predicted > 0 {
 			without += fmt.Sprintf(", %.1f times as many", w.Uniform/w.Predicted)
@@ -75,14 +84,6 @@ func printWeights(out io.Writer, w *api.Weights, all int) {
 		row("uniform", "%s", without)
 		if len(w.Networks) > 0 {
 			row("  equal", "%.3g with the same number of bits for all networks, in the same memory", w.Equal)
-		}
-		if w.Measured != nil {
-			row("measured", "%.3g, of %s packets", *w.Measured, humanize.Comma(int64(w.MeasuredPackets)))
-			if w.Without != nil {
-				row("  without", "%.3g, had there been no weights", *w.Without)
-			}
-		} else {
-			row("measured", "nothing yet")
 		}
 		row("saved", "%s unlisted packets from being dropped", humanize.Comma(int64(w.Spared)))
 		row("dropped", "%s unlisted packets", humanize.Comma(int64(w.Dropped)))

@@ -195,11 +195,20 @@ type Filter struct {
 	KernelBytes int    `json:"kernel_bytes"`
 	Hot         int    `json:"hot_elements"` // elements of which more bits are tested than of the rest
 
-	FalsePositiveRate float64  `json:"false_positive_rate"` // predicted, as if no element were hot
+	FalsePositives
+	Predicted         float64  `json:"predicted_false_positive_rate"` // as if no element were hot
 	WeightedPredicted *float64 `json:"weighted_false_positive_rate,omitempty"`
-	Measured          *float64 `json:"measured_false_positive_rate,omitempty"`
 
 	Lists []ListRate `json:"lists"`
+}
+
+// FalsePositives are the unlisted packets that were dropped by mistake since the filter was built, counted, as
+// a share with the bounds of its 95 % interval: nil where none could be counted yet, or in exact mode.
+type FalsePositives struct {
+	Rate    *float64 `json:"false_positive_rate,omitempty"`
+	Low     *float64 `json:"false_positive_rate_low,omitempty"`
+	High    *float64 `json:"false_positive_rate_high,omitempty"`
+	Packets uint64   `json:"false_positive_packets,omitempty"` // unlisted ones, of which it is the share
 }
 
 // ListRate is the rate of the packets that a block list matches.
@@ -228,12 +237,11 @@ type Weights struct {
 	Base     int     `json:"base"`              // k, the number of bits of an element that is not hot
 	HalfLife float64 `json:"half_life_seconds"` // of the rates by which elements compete for room
 
-	Predicted       float64  `json:"predicted"`          // false-positive rate with these weights
-	Uniform         float64  `json:"uniform"`            // without weights: with k bits for all elements, or those of their network
-	Equal           float64  `json:"equal"`              // with the same number of bits for all, in the same memory
-	Measured        *float64 `json:"measured,omitempty"` // nil until there are packets to measure
-	Without         *float64 `json:"without,omitempty"`  // the same without weights
-	MeasuredPackets uint64   `json:"measured_packets"`   // unlisted packets that Measured is computed from
+	FalsePositives
+	Without   *float64 `json:"without,omitempty"` // what would have been counted without weights
+	Predicted float64  `json:"predicted"`         // the rate with these weights
+	Uniform   float64  `json:"uniform"`           // without weights: with k bits for all elements, or those of their network
+	Equal     float64  `json:"equal"`             // with the same number of bits for all, in the same memory
 
 	Spared  uint64 `json:"spared_packets"`  // unlisted packets that weights have saved from being dropped, since the start
 	Dropped uint64 `json:"dropped_packets"` // unlisted packets that were dropped, since the start

@@ -7,13 +7,14 @@ import (
 
 // Status describes the daemon and its filters: GET /v1/status.
 type Status struct {
-	Version    string            `json:"version"`
-	PID        int               `json:"pid"`
-	Started    time.Time         `json:"started"` // the process
-	Pins       string            `json:"pins"`    // the directory of its pins
-	Entries    int               `json:"entries"`
-	Mode       string            `json:"mode"`
-	Monitor    bool              `json:"monitor"`    // nothing is dropped
+	Version string    `json:"version"`
+	PID     int       `json:"pid"`
+	Started time.Time `json:"started"` // the process
+	Pins    string    `json:"pins"`    // the directory of its pins
+	Entries int       `json:"entries"`
+	Mode    string    `json:"mode"`
+	Monitor bool      `json:"monitor"` // nothing is dropped
+	FalsePositives
 	Interfaces []InterfaceStatus `json:"interfaces"` // those configured, and those that match a pattern
 
 	ConfirmUntil *time.Time `json:"confirm_until,omitempty"` // when the configuration is rolled back, unless it is confirmed

@@ -42,10 +42,10 @@ type Metadata struct {
 	BlockStructures []membership.Structure `json:"block_structures,omitempty"`
 	AllowStructures []membership.Structure `json:"allow_structures,omitempty"`
 
-	GeneralPath       []string `json:"general_path,omitempty"`    // why no packet takes the program's lean path
-	FalsePositiveRate float64  `json:"false_positive_rate"`       // predicted, for a packet that is on no list
-	Lists             []List   `json:"lists"`                     // list number n is Lists[n-1]
-	CountedReasons    []string `json:"counted_reasons,omitempty"` // of the counters, by number
+	GeneralPath    []string `json:"general_path,omitempty"`        // why no packet takes the program's lean path
+	Predicted      float64  `json:"predicted_false_positive_rate"` // for a packet that is on no list
+	Lists          []List   `json:"lists"`                         // list number n is Lists[n-1]
+	CountedReasons []string `json:"counted_reasons,omitempty"`     // of the counters, by number
 
 	stages.About
 	Stages *stages.Table `json:"-"` // what About is from, for each interface
@@ -59,7 +59,7 @@ func (m Metadata) outgoing() Metadata {
 		return m
 	}
 	n := *m.out
-	m.Shapes, m.GeneralPath, m.FalsePositiveRate = n.Shapes, n.GeneralPath, n.FalsePositiveRate
+	m.Shapes, m.GeneralPath, m.Predicted = n.Shapes, n.GeneralPath, n.Predicted
 	m.BlockStructures, m.AllowStructures = n.BlockStructures, n.AllowStructures
 	m.out = nil
 	return m
@@ -128,7 +128,7 @@ func Describe(e *engine.Generation, c engine.Config, lists []List) Metadata {
 // describeSets returns what the metadata of an interface has of one direction's engine.
 func describeSets(e *engine.Generation) Metadata {
 	return Metadata{
-		Shapes: shapes(e), GeneralPath: e.General(), FalsePositiveRate: falsePositiveRate(e.Block),
+		Shapes: shapes(e), GeneralPath: e.General(), Predicted: falsePositiveRate(e.Block),
 		BlockStructures: e.Block.Structures(), AllowStructures: e.Allow.Structures(),
 	}
 }
@@ -136,10 +136,10 @@ func describeSets(e *engine.Generation) Metadata {
 // Changed returns the metadata after changes in place: the engine's, and of as many
 // lists.
 func (m Metadata) Changed(e *engine.Generation, lists []List) Metadata {
-	m.Lists, m.FalsePositiveRate = lists, falsePositiveRate(e.Block)
+	m.Lists, m.Predicted = lists, falsePositiveRate(e.Block)
 	if out := e.Out(); out != nil && m.out != nil {
 		next := *m.out
-		next.FalsePositiveRate = falsePositiveRate(out.Block)
+		next.Predicted = falsePositiveRate(out.Block)
 		m.out = &next
 	}
 	m.countEntries()

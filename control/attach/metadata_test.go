@@ -44,13 +44,13 @@ func TestDescribe(t *testing.T) {
 		t.Errorf("%+v", exact)
 	}
 	// Two probes of a family, one bucket with four keys in it.
-	if p := exact.FalsePositiveRate; !(p > math.Exp2(-48) && p < 1e-12) {
+	if p := exact.Predicted; !(p > math.Exp2(-48) && p < 1e-12) {
 		t.Errorf("false positives in exact mode: %g", p)
 	}
 	c.Mode, c.BitsPerKey = membership.Approximate, 10
 	approximate := build(t, c)
 	m := Describe(approximate, c, lists)
-	if !(m.FalsePositiveRate > exact.FalsePositiveRate && m.FalsePositiveRate < 0.1) || m.BitsPerEntry != 10 {
+	if !(m.Predicted > exact.Predicted && m.Predicted < 0.1) || m.BitsPerEntry != 10 {
 		t.Errorf("approximate mode: %+v", m)
 	}
 	// A change in place changes entries and rate.
@@ -63,8 +63,8 @@ func TestDescribe(t *testing.T) {
 	if _, err := approximate.Apply([]engine.Change{{List: 1, Delta: list.Delta{Add: list.SetOf(added...)}}}); err != nil {
 		t.Fatal(err)
 	}
-	if next := m.Changed(approximate, lists); next.Entries != 8 || m.Entries != 4 || next.FalsePositiveRate <= m.FalsePositiveRate {
-		t.Errorf("%d entries and a rate of %v after a change, %d and %v before", next.Entries, next.FalsePositiveRate, m.Entries, m.FalsePositiveRate)
+	if next := m.Changed(approximate, lists); next.Entries != 8 || m.Entries != 4 || next.Predicted <= m.Predicted {
+		t.Errorf("%d entries and a rate of %v after a change, %d and %v before", next.Entries, next.Predicted, m.Entries, m.Predicted)
 	}
 }
 

@@ -425,13 +425,16 @@ func (v *view) memory(m *markup) {
 		return
 	}
 	f := &v.Top.Filter
-	exact := f.WeightedPredicted == nil && f.FalsePositiveRate == 0 || f.Mode == "exact"
-	predicted, measured := odds(&f.FalsePositiveRate), "False drops, measured"
+	exact := f.WeightedPredicted == nil && f.Predicted == 0 || f.Mode == "exact"
+	counted, predicted := odds(f.Rate), odds(&f.Predicted)
 	switch {
 	case exact:
-		predicted, measured = "none: the mode is exact", "False positives of the filter, measured"
+		counted, predicted = "none: the mode is exact", "none"
 	case f.WeightedPredicted != nil:
-		predicted = fmt.Sprintf("%s (%s without weights)", odds(f.WeightedPredicted), odds(&f.FalsePositiveRate))
+		predicted = fmt.Sprintf("%s (%s without weights)", odds(f.WeightedPredicted), odds(&f.Predicted))
+	}
+	if f.Rate != nil {
+		counted += fmt.Sprintf(" (95 %%: %s to %s)", odds(f.Low), odds(f.High))
 	}
 	m.add(`<dl class="pairs">`)
 	for _, p := range [][2]string{
@@ -439,8 +442,8 @@ func (v *view) memory(m *markup) {
 		{"Memory in the kernel", size(f.KernelBytes)},
 		{"Mode", f.Mode},
 		{"Entries", count(f.Entries)},
+		{"False drops, counted", counted},
 		{"False drops, predicted", predicted},
-		{measured, odds(f.Measured)},
 	} {
 		m.add(`<dt>%s</dt><dd>%s</dd>`, p[0], p[1])
 	}

@@ -57,7 +57,7 @@ func (a *active) announce(log *slog.Logger, what string, took time.Duration) {
 	m := a.attach.Metadata()
 	with := log
 	if m.Mode == membership.Approximate.String() {
-		with = log.With("false_positive_rate", fmt.Sprintf("%.2g", m.FalsePositiveRate))
+		with = log.With("predicted_false_positive_rate", fmt.Sprintf("%.2g", m.Predicted))
 	}
 	with.Info(what,
 		"interfaces", a.attach.Names(),

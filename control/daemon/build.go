@@ -46,7 +46,7 @@ const (
 // or fewer, by what was learned of the traffic.
 func (d *Daemon) replan(now time.Time) {
 	b, learned := &d.builder, d.observers.learn
-	if learned == nil || now.Before(b.replanning) {
+	if learned == nil || !d.active.prepared.Learns() || now.Before(b.replanning) {
 		return
 	}
 	b.replanning = now.Add(replanInterval)

@@ -1,14 +1,18 @@
 package daemon
 
 import (
+	"math"
 	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
+	"weir/control/api"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/tests/lab"
+	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // A source that is dropped by mistake passes a few milliseconds after its first packet: the program wakes the
@@ -54,5 +58,65 @@ func TestMistakesEndSoon(t *testing.T) {
 	t.Logf("mistaken sources pass after %v, %v, %v (least, median, most); %d packets were sent", took[0], took[sources/2], took[sources-1], dropped)
 	if took[sources/2] > 20*time.Millisecond {
 		t.Errorf("half of the mistaken sources pass after %v or later", took[sources/2])
+	}
+}
+
+// The rate that is shown is the share of the unlisted packets that did not arrive, counted by who receives
+// them, with and without weights.
+func TestCountedRate(t *testing.T) {
+	long.Seconds(t)
+	for name, config := range map[string]string{"with weights": "", "without": "learning: {elements: 0}"} {
+		t.Run(name, func(t *testing.T) {
+			const listed, sources, each = 20_000, 3000, 2
+			l := lab.New(t)
+			d := startApproximate(t, l, listed, config)
+			shown := func() (r api.FalsePositives) {
+				if top := d.readings.Top(); top != nil {
+					r = top.Filter.FalsePositives
+				}
+				return r
+			}
+			tx, rx := l.A.Sender(t), l.B.Receiver(t)
+			arrived, sent := 0, 0
+			wait.For(t, "the filter is judged", func() bool {
+				_ = tx.Send(l.Numbered(packet.Frame(key.Tuple{Src: inNetwork(0x2cff, 1), Dst: netip.MustParseAddr("192.0.2.1"), Proto: 17}), 1<<40))
+				return shown().Rate != nil
+			})
+			before := shown().Packets
+			receive := func() {
+				for {
+					got, err := rx.Receive(0)
+					if err != nil {
+						return
+					}
+					if n, ok := lab.NumberOf(got); ok && n < 1<<40 {
+						arrived++
+					}
+				}
+			}
+			for i := range sources * each {
+				f := packet.Frame(key.Tuple{Src: inNetwork(0x2d00+i%20, i%sources), Dst: netip.MustParseAddr("192.0.2.1"), Proto: 17})
+				if err := tx.Send(l.Numbered(f, uint64(i))); err != nil {
+					t.Fatal(err)
+				}
+				if sent++; sent%100 == 0 { // fewer than a queue holds
+					receive()
+				}
+			}
+			wait.For(t, "all packets are counted", func() bool {
+				receive()
+				return shown().Packets >= before+sources*each
+			})
+			lost, r := float64(sent-arrived), shown()
+			got, share := *r.Rate*float64(r.Packets), lost/float64(sent)
+			t.Logf("%d of %d did not arrive, a share of %.4f; shown %.4f, %.4f to %.4f, of %d packets; predicted %.4f",
+				sent-arrived, sent, share, *r.Rate, *r.Low, *r.High, r.Packets, d.active.attach.Metadata().Predicted)
+			if math.Abs(got-lost) > 1.5 || share < *r.Low || share > *r.High || *r.High > 2**r.Rate {
+				t.Errorf("%.1f packets are shown to be dropped, %v are", got, lost)
+			}
+			if config != "" && (d.readings.weights.Load() != nil || d.observers.learn.Hot() > 0) {
+				t.Error("there are weights")
+			}
+		})
 	}
 }

@@ -46,7 +46,7 @@ type observers struct {
 
 	seed hash.Seed // of secrets whose memory outlives an engine
 
-	learn    *learn.Observer // nil: nothing is learned
+	learn    *learn.Observer // nil: no packet is dropped by mistake
 	mistaken chan struct{}   // packets have been dropped that learn has not looked at
 	stages   *stages.Running
 
@@ -61,7 +61,7 @@ func (o *observers) configure(p *ruleset.Ruleset, c *engine.Config) {
 		o.seed = hash.NewSeed()
 	}
 	c.Seed = o.seed
-	if o.learn != nil {
+	if o.learn != nil && p.Learns() {
 		c.Demand = o.learn.Demand(loader.Monotonic())
 	}
 }
@@ -72,15 +72,15 @@ func (o *observers) observe(p *ruleset.Ruleset) {
 	o.protect(p)
 }
 
-// observeMistakes begins or ends to learn from what is dropped by mistake.
+// observeMistakes begins or ends to count what is dropped by mistake, and to learn from that.
 func (o *observers) observeMistakes(p *ruleset.Ruleset) {
 	switch {
-	case o.learn != nil && p.Learns():
+	case o.learn != nil && p.Mistakes():
 		o.learn.Configure(p.LearnConfig())
 	case o.learn != nil:
 		o.learn.Close()
 		o.learn = nil
-	case p.Learns():
+	case p.Mistakes():
 		o.learn = learn.NewObserver(p.LearnConfig(), o.hub, o.mistaken, o.log)
 	}
 }
@@ -124,14 +124,17 @@ func (o *observers) lookAtDropped() {
 // tick runs the trackers once.
 func (o *observers) tick() {
 	now := loader.Monotonic()
-	since := now - o.ticked
 	o.ticked = now
 	for _, r := range o.stages.Trackers.TickOut(o.active.engine.Out(), o.active.attach.Stats(true)) {
 		o.drops.Report(time.Now(), dropped(r), true, observe.TallyOf(&o.meter))
 	}
 	if o.learn != nil {
 		reasons, refuted := o.meter.Counters()
-		o.learn.Judge(o.active.engine, learn.Counted{Clean: reasons[verdict.Clean].Packets, Spared: refuted}, now, since, o.active.attach.Metadata().Loaded)
+		c := learn.Counted{
+			Clean: reasons[verdict.Clean].Packets, Spared: refuted,
+			Matched: reasons[verdict.Blocked].Packets + reasons[verdict.WouldBlock].Packets,
+		}
+		o.learn.Judge(o.active.engine, c, now, o.active.attach.Metadata().Loaded)
 	}
 	reports, happened := o.stages.Trackers.Tick(o.active.engine, o.active.attach.Stats(false))
 	o.logHeavy(happened, time.Now(), o.log)

@@ -119,7 +119,7 @@ func inNetwork(network, i int) netip.Addr {
 
 // startApproximate starts a daemon that makes many mistakes: a filter of 6 bits an entry, for addresses of
 // 20 networks.
-func startApproximate(t *testing.T, l *lab.Lab, listed int) *Daemon {
+func startApproximate(t *testing.T, l *lab.Lab, listed int, more ...string) *Daemon {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "list")
 	var text strings.Builder
@@ -127,5 +127,5 @@ func startApproximate(t *testing.T, l *lab.Lab, listed int) *Daemon {
 		fmt.Fprintln(&text, inNetwork(0x0b00+i%20, i/20))
 	}
 	write(t, file, text.String())
-	return startLists(t, l, io.Discard, fmt.Sprintf("mode: approx\nbits_per_entry: 6\nlists: {feed: {sources: [{file: %s}], interval: 24h}}", file))
+	return startLists(t, l, io.Discard, fmt.Sprintf("mode: approx\nbits_per_entry: 6\nlists: {feed: {sources: [{file: %s}], interval: 24h}}\n%s", file, strings.Join(more, "\n")))
 }

@@ -14,7 +14,6 @@ import (
 	"weir/control/metrics"
 	"weir/control/observe"
 	"weir/control/observe/events"
-	"weir/control/observe/learn"
 	"weir/control/observe/traffic"
 	"weir/control/quantity"
 	"weir/control/serve"
@@ -56,7 +55,7 @@ func (o *observers) publish(now time.Time, r traffic.Rates, manual *api.MonitorO
 		Monitor: m.Monitor, MonitorOverride: manual,
 		Filter: api.Filter{
 			Entries: m.Entries, Mode: m.Mode, Generation: o.active.number, KernelBytes: m.KernelBytes,
-			FalsePositiveRate: m.FalsePositiveRate,
+			Predicted: m.Predicted,
 		},
 	}
 	seconds := max(r.Interval.Seconds(), 1e-3)
@@ -85,11 +84,11 @@ func (o *observers) publish(now time.Time, r traffic.Rates, manual *api.MonitorO
 	if o.exports.Second(now, r, tracked, m.Drops, lists) {
 		o.exports.SendCounters(now, &o.meter, o.active.attach.Attached())
 	}
-	if l := o.learn; l == nil {
+	top.Filter.FalsePositives = o.counted()
+	if l := o.learn; l == nil || !o.active.prepared.Learns() {
 		o.readings.weights.Store(nil)
 	} else {
 		top.Filter.Hot = l.Hot()
-		top.Filter.Measured, _, _ = measuredRate(l)
 		top.Filter.WeightedPredicted = new(l.Predicted())
 		o.readings.weights.Store(o.weightsNow())
 	}
@@ -141,13 +140,15 @@ func (o *observers) listRates(seconds float64, hits map[string]loader.Counter) (
 func (o *observers) weightsNow() *api.Weights {
 	l := o.learn
 	weights := l.Weights()
-	measured, without, packets := measuredRate(l)
-	_, all := l.Measured()
+	all := l.All()
 	w := &api.Weights{
 		Base: weights.Base, HalfLife: l.HalfLife().Seconds(),
 		Predicted: l.Predicted(), Uniform: weights.Uniform, Equal: weights.Equal,
-		Measured: measured, Without: without, MeasuredPackets: uint64(packets),
-		Spared: uint64(all.Spared), Dropped: uint64(all.Dropped), Refused: weights.Refused,
+		FalsePositives: o.counted(),
+		Spared:         uint64(all.Spared), Dropped: uint64(all.Dropped), Refused: weights.Refused,
+	}
+	if r, ok := l.Counted(); ok {
+		w.Without = &r.Without
 	}
 	for _, c := range weights.Classes {
 		if c.Classes == 0 {
@@ -164,15 +165,15 @@ func (o *observers) weightsNow() *api.Weights {
 	return w
 }
 
-// measuredRate returns the share of unlisted packets that were dropped by mistake lately, that
-// without weights, and of how many packets; nil while there were none.
-func measuredRate(l *learn.Observer) (with, without *float64, packets float64) {
-	recent, _ := l.Measured()
-	if packets = recent.Packets(); packets < 1 {
-		return nil, nil, packets
+// counted returns the share of unlisted packets that were dropped by mistake since the filter was built.
+func (o *observers) counted() (all api.FalsePositives) {
+	if o.learn == nil {
+		return all
 	}
-	a, b := recent.Rate()
-	return &a, &b, packets
+	if r, ok := o.learn.Counted(); ok {
+		all = api.FalsePositives{Rate: &r.Share, Low: &r.Low, High: &r.High, Packets: uint64(r.Packets)}
+	}
+	return all
 }
 
 // Status implements [server.Snapshots].
@@ -247,6 +248,7 @@ func (d *Daemon) noteStatus() {
 		Version: d.o.Version, PID: os.Getpid(), Started: d.active.began, Pins: string(d.active.prepared.Config.Pins),
 		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor.manual, RolledBack: d.reloads.rolledBack,
 	}}
+	s.FalsePositives = d.observers.counted()
 	d.active.prepared.Config.DescribeStages(&s.Status)
 	s.Trials, s.Policed = d.active.prepared.TrialLists(), d.policing.shown()
 	if d.reloads.unconfirmed != nil {
@@ -361,7 +363,7 @@ func (d *Daemon) note() {
 	config := r.config
 	s := metrics.Snapshot{
 		Version: m.Version, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor.manual != nil,
-		Generation: d.active.number, MapBytes: m.KernelBytes, Predicted: m.FalsePositiveRate,
+		Generation: d.active.number, MapBytes: m.KernelBytes, Predicted: m.Predicted,
 		Unsaved: d.upkeep.unsaved.Load() != nil, Loads: r.loads, Updates: r.updates, Reloads: r.reloads, Config: &config,
 	}
 	for _, o := range ofInterfaces(d.policing.enforced) { // of sources there may be many
@@ -398,9 +400,9 @@ func (d *Daemon) note() {
 		}
 	}
 	s.Stages = o.stages.Samples(d.active.engine)
-	if o.learn != nil {
+	s.Counted = o.counted()
+	if o.learn != nil && d.active.prepared.Learns() {
 		s.Weighted = new(o.learn.Predicted())
-		s.Measured, _, s.MeasuredPackets = measuredRate(o.learn)
 		s.Hot = o.learn.Hot()
 	}
 	for _, c := range d.observers.notifier.Counts() {

@@ -65,21 +65,21 @@ type Progress struct {
 
 // Report is the result of the demo.
 type Report struct {
-	Entries           int      `json:"entries"`
-	Shapes            int      `json:"shapes"`
-	KernelBytes       int      `json:"kernel_bytes"`
-	FalsePositiveRate float64  `json:"false_positive_rate"`
-	LoadSeconds       float64  `json:"load_seconds"`
-	TrafficSeconds    float64  `json:"traffic_seconds"`
-	PPS               float64  `json:"pps"`
-	Sent              Counts   `json:"sent"`
-	Received          Counts   `json:"received"` // behind the filter, counted independently
-	Dropped           uint64   `json:"dropped"`  // by weir's counters
-	Allowed           uint64   `json:"allowed"`  // by weir's counters
-	Lost              uint64   `json:"lost"`     // before the filter: the wire's queue was full
-	SwapSeconds       float64  `json:"swap_seconds"`
-	Passed            bool     `json:"passed"`
-	Failures          []string `json:"failures,omitempty"`
+	Entries        int      `json:"entries"`
+	Shapes         int      `json:"shapes"`
+	KernelBytes    int      `json:"kernel_bytes"`
+	Predicted      float64  `json:"predicted_false_positive_rate"`
+	LoadSeconds    float64  `json:"load_seconds"`
+	TrafficSeconds float64  `json:"traffic_seconds"`
+	PPS            float64  `json:"pps"`
+	Sent           Counts   `json:"sent"`
+	Received       Counts   `json:"received"` // behind the filter, counted independently
+	Dropped        uint64   `json:"dropped"`  // by weir's counters
+	Allowed        uint64   `json:"allowed"`  // by weir's counters
+	Lost           uint64   `json:"lost"`     // before the filter: the wire's queue was full
+	SwapSeconds    float64  `json:"swap_seconds"`
+	Passed         bool     `json:"passed"`
+	Failures       []string `json:"failures,omitempty"`
 }
 
 const (
@@ -234,7 +234,7 @@ func (s *stage) set(ctx context.Context, dir string) (err error) {
 	}
 	s.report.LoadSeconds = time.Since(began).Seconds()
 	s.report.Entries, s.report.Shapes = d.Entries, len(d.Shapes)
-	s.report.KernelBytes, s.report.FalsePositiveRate = d.KernelBytes, d.FalsePositiveRate
+	s.report.KernelBytes, s.report.Predicted = d.KernelBytes, d.Predicted
 	s.o.Say(fmt.Sprintf("filtering on %s, native XDP: %d entries in %d shapes from text files in %.2f s, %.1f MB of kernel memory",
 		s.ground.B.Iface, d.Entries, len(d.Shapes), s.report.LoadSeconds, float64(d.KernelBytes)/1e6))
 

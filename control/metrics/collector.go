@@ -119,11 +119,13 @@ var (
 	configReload   = gauge("weir_config_last_reload_successful", "Whether the configuration was valid when it was last read; otherwise the old one stays.")
 	configDoneTime = gauge("weir_config_last_reload_success_timestamp_seconds", "When the active configuration was read.")
 
-	predicted       = gauge("weir_false_positive_predicted_ratio", "Predicted share of unlisted packets that the filter takes for listed, if no element were hot.")
-	weighted        = gauge("weir_false_positive_weighted_ratio", "Predicted share of unlisted packets that the cascade takes for listed, with the active weights. In exact mode the table clears them.")
-	measured        = gauge("weir_false_positive_measured_ratio", "Measured share of unlisted packets that the cascade takes for listed, of recent traffic.")
-	measuredPackets = gauge("weir_false_positive_measured_packets", "Recent unlisted packets that the measured ratio is computed from: while they are few, it is uncertain.")
-	hot             = gauge("weir_hot_elements", "Hot elements, of which more bits are tested than of others.")
+	predicted      = gauge("weir_false_positive_predicted_ratio", "Predicted share of unlisted packets that the filter takes for listed, if no element were hot.")
+	weighted       = gauge("weir_false_positive_weighted_ratio", "Predicted share of unlisted packets that the cascade takes for listed, with the active weights. In exact mode the table clears them.")
+	falsePositives = gauge("weir_false_positive_ratio", "Share of unlisted packets that were dropped by mistake since the filter was built, counted. Absent in exact mode, and before the first packet.")
+	fewestFalse    = gauge("weir_false_positive_low_ratio", "Lower bound of the 95 % interval of weir_false_positive_ratio.")
+	mostFalse      = gauge("weir_false_positive_high_ratio", "Upper bound of the 95 % interval of weir_false_positive_ratio.")
+	falseOf        = gauge("weir_false_positive_packets", "Unlisted packets of which weir_false_positive_ratio is the share.")
+	hot            = gauge("weir_hot_elements", "Hot elements, of which more bits are tested than of others.")
 
 	feedEntries  = gauge("weir_feed_entries", "Active entries of a list's source.", feedLabels...)
 	feedInterval = gauge("weir_feed_interval_seconds", "Interval at which the source is read.", feedLabels...)
@@ -277,9 +279,11 @@ func (s sink) filter(of *Snapshot) {
 	if of.Weighted != nil {
 		s.put(weighted, *of.Weighted)
 	}
-	if of.Measured != nil {
-		s.put(measured, *of.Measured)
-		s.put(measuredPackets, of.MeasuredPackets)
+	if c := of.Counted; c.Rate != nil {
+		s.put(falsePositives, *c.Rate)
+		s.put(fewestFalse, *c.Low)
+		s.put(mostFalse, *c.High)
+		s.put(falseOf, float64(c.Packets))
 	}
 
 	s.durations(loads, &of.Loads)

@@ -8,6 +8,7 @@ package metrics
 
 import (
 	"time"
+	"weir/control/api"
 
 	"weir/control/feed"
 	"weir/control/observe/traffic"
@@ -51,10 +52,9 @@ type Snapshot struct {
 
 	// False-positive rates are shares of the unlisted packets, 0 … 1; nil where
 	// they are unknown.
-	Predicted       float64  // of the filter, as if no element were hot
-	Weighted        *float64 // of the cascade alone, with the active weights
-	Measured        *float64 // of the cascade alone
-	MeasuredPackets float64  // that Measured is computed from; older ones weigh less
+	Predicted float64  // of the filter, as if no element were hot
+	Weighted  *float64 // of the cascade alone, with the active weights
+	Counted   api.FalsePositives
 
 	Loads   Durations // from the start of reading the lists until they are active
 	Updates Durations // of changes in place

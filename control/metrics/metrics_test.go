@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"weir/control/api"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
@@ -61,7 +62,7 @@ func whole(t testing.TB) Snapshot {
 		},
 		Policed:   []Policed{{Interface: "eth0", Rate: 3000, Until: at}, {Interface: "eth1", Netns: "blue", Rate: 125e3, Bytes: true}},
 		Stages:    ofAllStages(true),
-		Predicted: 1e-4, Weighted: new(2e-5), Measured: new(3e-5), MeasuredPackets: 1e6,
+		Predicted: 1e-4, Weighted: new(2e-5), Counted: api.FalsePositives{Rate: new(3e-5), Low: new(2.5e-5), High: new(3.5e-5), Packets: 1e6},
 		Reloads: Reloads{Done: 3, Refused: 1, Last: at, LastDone: at.Add(-time.Hour), Failed: true},
 		Config:  &Reloads{Done: 3, Last: at, LastDone: at},
 	}
@@ -162,8 +163,10 @@ weir_map_bytes 4096
 weir_hot_elements 5
 weir_false_positive_predicted_ratio 0.0001
 weir_false_positive_weighted_ratio 2e-05
-weir_false_positive_measured_ratio 3e-05
-weir_false_positive_measured_packets 1e+06
+weir_false_positive_ratio 3e-05
+weir_false_positive_low_ratio 2.5e-05
+weir_false_positive_high_ratio 3.5e-05
+weir_false_positive_packets 1e+06
 weir_load_duration_seconds_bucket{le="0.001"} 1
 weir_load_duration_seconds_bucket{le="0.1"} 2
 weir_load_duration_seconds_bucket{le="300"} 2
@@ -231,7 +234,7 @@ func TestLint(t *testing.T) {
 // A weir that has just begun has nothing that is wrong.
 func TestEmpty(t *testing.T) {
 	body := scrape(t, &fake{})
-	for _, absent := range []string{"weir_config", "weir_false_positive_measured", "weir_feed", "weir_tracker"} {
+	for _, absent := range []string{"weir_config", "weir_false_positive_ratio", "weir_feed", "weir_tracker"} {
 		if strings.Contains(body, absent) {
 			t.Errorf("there is a metric %s…", absent)
 		}

@@ -609,9 +609,10 @@ func manualKeys(j *journal.Journal, l *config.List) (all []key.Key) {
 
 // Learns reports whether weights are learned. In exact mode a table confirms what the
 // cascade passes, so that there is nothing to win.
-func (p *Ruleset) Learns() bool {
-	return p.Config.Mode == membership.Approximate && p.Config.Learning.Elements > 0 && p.Blocked() > 0
-}
+func (p *Ruleset) Learns() bool { return p.Mistakes() && p.Config.Learning.Elements > 0 }
+
+// Mistakes reports whether the filter takes unlisted packets for listed ones.
+func (p *Ruleset) Mistakes() bool { return p.Config.Mode == membership.Approximate && p.Blocked() > 0 }
 
 // LearnConfig returns the settings of the learner of weights.
 func (p *Ruleset) LearnConfig() learn.Config {

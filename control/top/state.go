@@ -26,12 +26,13 @@ func filterLines(t *api.Top, to, most int) []line {
 	if f.Mode != "approx" {
 		return wrapped(label("filter"), state, to, most)
 	}
-	rates := []line{figure(rate(f.FalsePositiveRate), "predicted")}
+	var rates []line
+	if f.Rate != nil {
+		rates = append(rates, figure(rate(*f.Rate), "counted"), figure(rate(*f.Low), "to "+rate(*f.High)))
+	}
+	rates = append(rates, figure(rate(f.Predicted), "predicted"))
 	if f.WeightedPredicted != nil {
 		rates = append(rates, figure(rate(*f.WeightedPredicted), "weighted"))
-	}
-	if f.Measured != nil {
-		rates = append(rates, figure(rate(*f.Measured), "measured"))
 	}
 	return append(wrapped(label("filter"), state, to, most), wrapped(label("false drops"), rates, to, most)...)
 }

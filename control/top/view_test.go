@@ -16,7 +16,7 @@ const longAddress = "2001:db8:85a3:1111:ac1f:8a2e:3700:7334" // nearly the longe
 func sample() *api.Top {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	until := now.Add(59 * time.Second)
-	weighted, measured := 8.8e-5, 9.1e-5
+	weighted := 8.8e-5
 	return &api.Top{
 		Time: now, Version: "1.2", Interfaces: []string{"eth0", "eth1"}, Uptime: 100 * 3600, Interval: 1,
 		Packets: 1.24e6, Bytes: 426e6, Dropped: 312e3,
@@ -47,7 +47,7 @@ func sample() *api.Top {
 		},
 		Filter: api.Filter{
 			Entries: 1204331, Mode: "approx", Generation: 7, KernelBytes: 13 << 20, Hot: 4096,
-			FalsePositiveRate: 1.2e-3, WeightedPredicted: &weighted, Measured: &measured,
+			Predicted: 1.2e-3, WeightedPredicted: &weighted, FalsePositives: api.FalsePositives{Rate: new(9.1e-5), Low: new(8.2e-5), High: new(1e-4), Packets: 1000},
 			Lists: []api.ListRate{{Name: "ours", Total: 12}, {Name: "drop", Packets: 300e3, Total: 7e6}, {Name: "drop (manual)"}},
 		},
 	}
@@ -87,7 +87,8 @@ func TestPage(t *testing.T) {
    ours                                                0 pps      12
 
  filter       1,204,331 entries · 13 MiB · 4,096 hot elements
- false drops  1.2e-03 predicted · 8.8e-05 weighted · 9.1e-05 measured
+ false drops  9.1e-05 counted · 8.2e-05 to 1.0e-04 · 1.2e-03 predicted
+              8.8e-05 weighted
 `
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -150,15 +151,15 @@ func TestScreenShowsWhatMatters(t *testing.T) {
 			"blocked    ━", "[src]", "above 20 kpps: block 60s",
 			"■ " + longAddress + "  ━", "blocked 59s", "▲ 192.0.2.7", "limited",
 			"1,204,331 entries · 13 MiB · 4,096 hot elements",
-			"1.2e-03 predicted · 8.8e-05 weighted · 9.1e-05 measured", "drop 300 kpps", "? help", "interval",
+			"9.1e-05 counted · 8.2e-05 to 1.0e-04 · 1.2e-03 predicted", "drop 300 kpps", "? help", "interval",
 		}},
 		{200, 50, "", []string{
 			"■ " + longAddress + "  ━", "400 kpps", "240 Mbps", "32.3 %", "blocked 59s",
-			"why dropped", "lists", "ours", "measured", "u lift\n",
+			"why dropped", "lists", "ours", "counted", "u lift\n",
 		}},
 		{40, 24, "", []string{
 			"weir on gw  eth0, eth1", "1.24 Mpps", "25.2 %", "blocked    ━", "[src]",
-			"■ 2001:db8:85a…2e:3700:7334   400 kpps", "▲ 192.0.2.7", "1.2e-03 predicted", "? help",
+			"■ 2001:db8:85a…2e:3700:7334   400 kpps", "▲ 192.0.2.7", "9.1e-05 counted", "? help",
 		}},
 		{40, 8, "", []string{"1.24 Mpps", "■ 2001:", "400 kpps"}},
 		{80, 24, "src/24", []string{"[src/24]", "source/24", "the flow memory is full: 12.3k packets", "198.51.100.0/24"}},

@@ -99,12 +99,12 @@ func TestWhatIsAskedForArrives(t *testing.T) {
 			Sources: &[]api.DropRate{{Source: "192.0.2.1", Direction: "in", Reason: "blocked", List: "feed", Packets: 1, Least: 0.9, Bytes: 100}},
 			Filter: api.Filter{
 				Entries: 9, Mode: "exact", Generation: 2, KernelBytes: 4096, Hot: 3,
-				FalsePositiveRate: 1e-4, WeightedPredicted: &rate, Measured: &rate,
+				Predicted: 1e-4, WeightedPredicted: &rate, FalsePositives: api.FalsePositives{Rate: &rate, Low: &rate, High: &rate, Packets: 1000},
 				Lists: []api.ListRate{{Name: "feed", Packets: 1, Total: 7}},
 			},
 		},
 		weights: &api.Weights{
-			Base: 8, HalfLife: 30, Predicted: 1e-5, Uniform: 1e-4, Measured: &rate, Without: &rate, MeasuredPackets: 1000, Spared: 3, Dropped: 2, Refused: 1,
+			Base: 8, HalfLife: 30, Predicted: 1e-5, Uniform: 1e-4, Without: &rate, FalsePositives: api.FalsePositives{Rate: &rate, Low: &rate, High: &rate, Packets: 1000}, Spared: 3, Dropped: 2, Refused: 1,
 			Elements: []api.Weight{{Element: "192.0.2.1", K: 24, Found: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Dropped: 1.5}},
 		},
 	}

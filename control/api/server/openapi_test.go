@@ -183,10 +183,10 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 	s := source{
 		api.Status{Mode: "exact", Interfaces: []api.InterfaceStatus{{Direction: "out", State: api.Unfiltered, XDP: "native", Problem: "x", Penalties: new(1), MaxPenalties: 2}}},
 		&api.Top{
-			Interfaces: []string{"eth0"}, Reasons: []api.ReasonRate{{}}, Filter: api.Filter{Mode: "exact", WeightedPredicted: &rate, Measured: &rate, Lists: []api.ListRate{{}}},
+			Interfaces: []string{"eth0"}, Reasons: []api.ReasonRate{{}}, Filter: api.Filter{Mode: "exact", WeightedPredicted: &rate, FalsePositives: api.FalsePositives{Rate: &rate, Low: &rate, High: &rate, Packets: 1000}, Lists: []api.ListRate{{}}},
 			Trackers: []api.Tracker{{Unit: "bytes", Flows: []api.Flow{{State: api.Blocked, Until: &now}, {State: api.RateLimited}, {}}}},
 		},
-		&api.Weights{Measured: &rate, Without: &rate, Elements: []api.Weight{{}}},
+		&api.Weights{FalsePositives: api.FalsePositives{Rate: &rate, Low: &rate, High: &rate, Packets: 1}, Without: &rate, Elements: []api.Weight{{}}},
 		&api.Traced{Interfaces: []api.TracedInterface{{Name: "eth0", Netns: "lab", Since: &now, Packets: []api.TracedPacket{{Slices: []api.TracedSlice{{Start: now}}}}}}},
 	}
 	c := &control{

@@ -57,6 +57,14 @@ type Learner struct {
 	refused  uint64             // packets of elements that had no room
 	classes  classes
 	rates    rates
+	tally    tally
+}
+
+// tally counts mistakes since recount was called.
+type tally struct {
+	elements float64 // distinct ones
+	packets  float64
+	squares  float64 // of the packets of each element, their sum
 }
 
 // rates are predictions, which take some milliseconds to compute.
@@ -69,6 +77,7 @@ type rates struct {
 type element struct {
 	key     key.Key
 	packets float64 // that were dropped
+	lately  float64 // of these, since the learner's tally began
 	times   int     // that it was seen to be dropped
 	found   time.Duration
 	seen    time.Duration // when it was dropped last
@@ -175,6 +184,7 @@ func (l *Learner) Mistake(k key.Key, packets float64, at time.Duration) error {
 	}
 	e.seen = at
 	e.packets += packets
+	l.tally.add(e, packets)
 	e.times++
 	if e.hot { // it was dropped before it had its weight
 		return nil
@@ -184,6 +194,24 @@ func (l *Learner) Mistake(k key.Key, packets float64, at time.Duration) error {
 		l.refused += uint64(packets)
 	}
 	return err
+}
+
+// add counts packets of an element that were dropped.
+func (t *tally) add(e *element, packets float64) {
+	if e.lately == 0 {
+		t.elements++
+	}
+	t.squares += packets * (2*e.lately + packets)
+	e.lately += packets
+	t.packets += packets
+}
+
+// recount begins the tally anew.
+func (l *Learner) recount() {
+	l.tally = tally{}
+	for _, e := range l.elements {
+		e.lately = 0
+	}
 }
 
 // heat sets the weight of an element if there is room for it.

@@ -2,11 +2,11 @@ package learn
 
 import (
 	"log/slog"
-	"math"
 	"time"
 
 	"weir/control/engine"
 	"weir/control/observe/events"
+	"weir/filter/flood"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/verdict"
@@ -21,10 +21,15 @@ type Observer struct {
 	log     *slog.Logger
 	failed  bool // to publish, which was logged
 
-	recent, all Mistakes // those before count less and less in recent
-	counted     Counted  // as last read
-	judging     bool     // they have been read
-	tidied      time.Duration
+	all     Mistakes // since the observer began
+	counted Counted  // as last read
+	judging bool     // they have been read
+	tidied  time.Duration
+
+	set   *membership.Set // of which built counts
+	built Mistakes        // since the observer first judged it
+	from  Counted         // then
+	seen  float64         // packets that matched since then, by their events
 
 	judged <-chan events.Event // dropped packets; nil: not subscribed yet
 	wake   chan<- struct{}     // is sent to when there are some
@@ -32,9 +37,9 @@ type Observer struct {
 	end    func()
 }
 
-// Counted are counters of all programs: packets that no list has, and packets that a
-// weight has spared.
-type Counted struct{ Clean, Spared uint64 }
+// Counted are counters of all programs: packets that no list has, packets that a weight has spared, and
+// packets that were taken for listed ones.
+type Counted struct{ Clean, Spared, Matched uint64 }
 
 // Mistakes are packets that no list has.
 type Mistakes struct {
@@ -43,28 +48,21 @@ type Mistakes struct {
 	Passed  float64 // all that passed, the spared ones among them
 }
 
-// Rate returns the share that is dropped, and the share that would be without weights.
-func (m Mistakes) Rate() (with, without float64) {
-	all := m.Dropped + m.Passed
-	if all < 1 {
-		return 0, 0
-	}
-	return m.Dropped / all, (m.Dropped + m.Spared) / all
+func (m *Mistakes) add(n Mistakes) {
+	m.Dropped += n.Dropped
+	m.Spared += n.Spared
+	m.Passed += n.Passed
 }
 
-// Packets returns the number of packets.
-func (m Mistakes) Packets() float64 { return m.Dropped + m.Passed }
-
-func (m *Mistakes) add(n Mistakes, fade float64) {
-	m.Dropped = m.Dropped*fade + n.Dropped
-	m.Spared = m.Spared*fade + n.Spared
-	m.Passed = m.Passed*fade + n.Passed
+// Rate is the share of the unlisted packets that were dropped by mistake, as counted, with the bounds of its
+// 95 % interval.
+type Rate struct {
+	Share, Low, High float64
+	Without          float64 // the share, had there been no weights
+	Packets          float64 // that were counted
 }
 
 const (
-	// measuredHalfLife is long against the time between two false positives.
-	measuredHalfLife = 5 * time.Minute
-
 	// tidyPeriod is how often elements are looked at that may need no weight any more.
 	tidyPeriod = 5 * time.Second
 
@@ -108,23 +106,47 @@ func (o *Observer) report(err error) {
 	}
 }
 
-// Measured returns the recent mistakes, and all since the observer began.
-func (o *Observer) Measured() (recent, all Mistakes) { return o.recent, o.all }
+// All returns the mistakes since the observer began.
+func (o *Observer) All() Mistakes { return o.all }
+
+// Counted returns the rate of mistakes since the present filter was built, false if there were no packets yet.
+//
+// Packets of an element are dropped together: n packets of which elements had d_1, d_2 … dropped say as much as
+// n/(Σd²/Σd) independent ones (Kish, "Survey Sampling", 1965, 8.2). Programs count all packets that matched, and
+// send events of a sample of them, which says how many were mistakes.
+func (o *Observer) Counted() (Rate, bool) {
+	matched, scale := float64(o.counted.Matched-min(o.counted.Matched, o.from.Matched)), 1.
+	if o.seen > 0 {
+		scale = matched / o.seen
+	}
+	dropped := o.built.Dropped * scale
+	n := dropped + o.built.Passed
+	if n < 1 {
+		return Rate{}, false
+	}
+	r := Rate{Share: dropped / n, Without: (dropped + o.built.Spared) / n, Packets: n}
+	together := max(1, scale)
+	if t := o.learner.tally; t.packets > 0 {
+		together *= max(1, t.squares/t.packets)
+	}
+	r.Low, r.High = flood.Wilson(r.Share, n/together)
+	return r, true
+}
 
 // Predicted returns the predicted share of unlisted packets that are dropped: that without
-// weights, of which weights spare as many as they did lately.
+// weights, of which weights spare as many as they did since the filter was built.
 func (o *Observer) Predicted() float64 {
 	w := o.learner.predict().uniform
-	if sum := o.recent.Dropped + o.recent.Spared; sum > 0 {
-		w *= o.recent.Dropped / sum
+	if sum := o.built.Dropped + o.built.Spared; sum > 0 {
+		w *= o.built.Dropped / sum
 	}
 	return w
 }
 
 // Judge looks up the packets in the lists that were dropped since it was last called, a
-// sample if they are many, and sets weights by the mistakes among them. elapsed is the time
-// since the last call, and loaded when the engine was loaded.
-func (o *Observer) Judge(e *engine.Generation, c Counted, at, elapsed time.Duration, loaded time.Time) {
+// sample if they are many, and sets weights by the mistakes among them. loaded is when the engine
+// was loaded.
+func (o *Observer) Judge(e *engine.Generation, c Counted, at time.Duration, loaded time.Time) {
 	o.Follow(e, at)
 	now := Mistakes{Dropped: o.early + o.misjudged(e, at, loaded)}
 	o.early = 0
@@ -133,8 +155,13 @@ func (o *Observer) Judge(e *engine.Generation, c Counted, at, elapsed time.Durat
 		now.Passed = float64(c.Clean - min(c.Clean, o.counted.Clean))
 	}
 	o.counted, o.judging = c, true
-	o.recent.add(now, math.Exp2(-float64(elapsed)/float64(measuredHalfLife)))
-	o.all.add(now, 1)
+	o.all.add(now)
+	if o.set == e.Block {
+		o.built.add(now)
+	} else { // packets of the last filter are among these
+		o.set, o.built, o.from, o.seen = e.Block, Mistakes{}, c, 0
+		o.learner.recount()
+	}
 	if at-o.tidied >= tidyPeriod {
 		o.tidied = at
 		o.learner.Tidy(at, loader.Grace)
@@ -165,7 +192,10 @@ func (o *Observer) misjudged(e *engine.Generation, at time.Duration, loaded time
 				return wrong // the hub has ended
 			}
 			// The lists of an earlier engine are gone, and outgoing packets have no weights.
-			if p.Lost != 0 || p.Out || !p.Time.After(loaded) || e.Blocks(p.Tuple) {
+			if p.Lost != 0 || p.Out || !p.Time.After(loaded) {
+				continue
+			}
+			if o.seen += float64(p.OneIn); e.Blocks(p.Tuple) {
 				continue
 			}
 			// If the cascade does not pass it, a penalty or a limit would have dropped it, in monitor
