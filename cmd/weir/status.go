@@ -437,6 +437,31 @@ func printClock(w io.Writer, c *api.Clock, now time.Time) {
 // maxLimited bounds the limits of sources that status names.
 const maxLimited = 5
 
+// printAllLimited prints the limits that commands have set, and reports whether there are any.
+func printAllLimited(w io.Writer, all []api.PoliceOverride) bool {
+	sources := 0
+	for _, o := range all {
+		if o.Source != "" {
+			if sources++; sources > maxLimited {
+				continue
+			}
+		}
+		printLimited(w, o, time.Now())
+	}
+	if more := sources - maxLimited; more > 0 {
+		fmt.Fprintf(w, "LIMITED: %s more, see `weir limit`\n", plural(more, "source", "sources"))
+	}
+	return len(all) > 0
+}
+
+// printReverted says that networks have the same number of bits again, and reports whether it did.
+func printReverted(w io.Writer, r *api.Reverted) bool {
+	if r != nil {
+		fmt.Fprintln(w, "WEIGHTS:", r)
+	}
+	return r != nil
+}
+
 // printDaemonNotices prints what is not as usual with a daemon, and reports whether there is
 // anything.
 func printDaemonNotices(w io.Writer, d *api.Status) (noticed bool) {
@@ -444,19 +469,7 @@ func printDaemonNotices(w io.Writer, d *api.Status) (noticed bool) {
 		printOverride(w, o, time.Now())
 		noticed = true
 	}
-	sources := 0
-	for _, o := range d.Policed {
-		if o.Source != "" {
-			if sources++; sources > maxLimited {
-				continue
-			}
-		}
-		printLimited(w, o, time.Now())
-		noticed = true
-	}
-	if more := sources - maxLimited; more > 0 {
-		fmt.Fprintf(w, "LIMITED: %s more, see `weir limit`\n", plural(more, "source", "sources"))
-	}
+	noticed = printAllLimited(w, d.Policed) || noticed
 	printClock(w, d.Clock, time.Now())
 	noticed = printTrials(w, d.Trials) || noticed
 	if until := d.ConfirmUntil; until != nil {
@@ -467,6 +480,7 @@ func printDaemonNotices(w io.Writer, d *api.Status) (noticed bool) {
 		fmt.Fprintln(w, "ROLLED BACK: the last configuration was not confirmed, the previous one is active until `weir reload`")
 		noticed = true
 	}
+	noticed = printReverted(w, d.Reverted) || noticed
 	if b := d.Busy; b != nil {
 		wait := "commands wait"
 		if b.Beside {

@@ -85,6 +85,9 @@ func printWeights(out io.Writer, w *api.Weights, all int) {
 		if len(w.Networks) > 0 {
 			row("  equal", "%.3g with the same number of bits for all networks, in the same memory", w.Equal)
 		}
+		if r := w.Reverted; r != nil {
+			row("reverted", "%s", r)
+		}
 		row("saved", "%s unlisted packets from being dropped", humanize.Comma(int64(w.Spared)))
 		row("dropped", "%s unlisted packets", humanize.Comma(int64(w.Dropped)))
 		if w.Refused > 0 {

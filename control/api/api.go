@@ -248,7 +248,22 @@ type Weights struct {
 	Refused uint64 `json:"refused_packets"` // of them, those of elements that had no room for a weight
 
 	Networks []NetworkBits `json:"networks,omitempty"` // where networks differ in their bits
+	Reverted *Reverted     `json:"reverted,omitempty"` // nil: they still do, or never did
 	Elements []Weight      `json:"elements"`
+}
+
+// Reverted says that all networks got the same number of bits again, because with others more packets were
+// dropped by mistake than predicted without.
+type Reverted struct {
+	Time    time.Time `json:"time"`
+	Counted float64   `json:"counted"` // rate, with other numbers of bits
+	Equal   float64   `json:"equal"`   // predicted rate, with the same number for all
+}
+
+// String returns a sentence.
+func (r *Reverted) String() string {
+	return fmt.Sprintf("since %s all networks have the same number of bits again: with others, %.3g were dropped by mistake, not %.3g",
+		r.Time.Format(time.DateTime), r.Counted, r.Equal)
 }
 
 // NetworkBits describes the networks whose elements have one number of bits: those of which little

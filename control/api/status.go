@@ -58,6 +58,9 @@ type Status struct {
 	// Policed are the limits of interfaces and of sources that commands have set.
 	Policed []PoliceOverride `json:"police_overrides,omitempty"`
 
+	// Reverted is of the weights: see there.
+	Reverted *Reverted `json:"weights_reverted,omitempty"`
+
 	// Clock is how the wall clock was set.
 	Clock *Clock `json:"clock,omitempty"`
 

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"weir/control/api"
 	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/engine"
@@ -31,6 +32,8 @@ type builder struct {
 	log        *slog.Logger
 
 	replanning time.Time // when to look next whether another engine would make fewer mistakes
+	judging    time.Time // when to look next whether this one makes more than it would without classes
+	equal      bool      // build without classes of networks
 }
 
 // replanInterval is how often that is looked at. It is a variable for tests.
@@ -46,7 +49,7 @@ const (
 // or fewer, by what was learned of the traffic.
 func (d *Daemon) replan(now time.Time) {
 	b, learned := &d.builder, d.observers.learn
-	if learned == nil || !d.active.prepared.Learns() || now.Before(b.replanning) {
+	if learned == nil || !d.active.prepared.Learns() || d.revert(now) || now.Before(b.replanning) {
 		return
 	}
 	b.replanning = now.Add(replanInterval)
@@ -54,15 +57,48 @@ func (d *Daemon) replan(now time.Time) {
 	if present < max(worthAnEngine*planned, fewMistakes) {
 		return
 	}
-	b.replanning = now.Add(replanPause)
+	if !d.rebuild(now) {
+		return
+	}
+	b.observers.reverted = nil
+	d.o.Log.Info("networks have other numbers of bits, for fewer mistakes: weir weights",
+		"predicted", fmt.Sprintf("%.2g", planned), "before", fmt.Sprintf("%.2g", present))
+}
+
+// revert builds an engine without classes of networks where these make more mistakes than are predicted without
+// them, and forgets what had led to them: what was learned is not what is sent. It reports whether it did.
+func (d *Daemon) revert(now time.Time) bool {
+	b, learned := &d.builder, d.observers.learn
+	if now.Before(b.judging) {
+		return false
+	}
+	b.judging = now.Add(replanInterval)
+	counted, equal, worse := learned.Worse(d.active.engine.Block)
+	if !worse {
+		return false
+	}
+	b.equal = true
+	defer func() { b.equal = false }()
+	if !d.rebuild(now) {
+		return false
+	}
+	learned.Forget(loader.Monotonic())
+	b.observers.reverted = &api.Reverted{Time: now, Counted: counted, Equal: equal}
+	d.o.Log.Warn("all networks have the same number of bits again: with others, more packets were dropped by mistake",
+		"counted", fmt.Sprintf("%.2g", counted), "equal", fmt.Sprintf("%.2g", equal))
+	return true
+}
+
+// rebuild replaces the engine by one that is built by what was learned, and reports whether it did.
+func (d *Daemon) rebuild(now time.Time) bool {
+	d.builder.replanning = now.Add(replanPause)
 	last := kept{Generation: d.active.engine}
 	if err := d.activate(d.active.prepared.Copy(), nil, d.active.applied, new(kept)); err != nil {
 		d.o.Log.Error("a filter with fewer mistakes: " + err.Error())
-		return
+		return false
 	}
 	last.close(d.o.Log)
-	d.o.Log.Info("networks have other numbers of bits, for fewer mistakes: weir weights",
-		"predicted", fmt.Sprintf("%.2g", planned), "before", fmt.Sprintf("%.2g", present))
+	return true
 }
 
 // build builds the engine of a configuration, unless one is kept, with its metadata.
@@ -70,6 +106,9 @@ func (b *builder) build(p *ruleset.Ruleset, by *kept) (*engine.Generation, attac
 	c := p.EngineConfig()
 	c.Monitor, c.SampleClean = b.monitor.monitors(p.Config), b.rehearsals.Any()
 	b.observers.configure(p, &c)
+	if b.equal {
+		c.Demand.Sightings = nil
+	}
 	c.Wakes = b.observers.stages.Trackers.Wakes()
 	c.Owner = b.owner(p.Config)
 	var err error

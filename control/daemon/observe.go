@@ -48,6 +48,7 @@ type observers struct {
 
 	learn    *learn.Observer // nil: no packet is dropped by mistake
 	mistaken chan struct{}   // packets have been dropped that learn has not looked at
+	reverted *api.Reverted   // why networks do not differ in their bits, though they did
 	stages   *stages.Running
 
 	ticked time.Duration   // when the trackers were read last, by the kernel's clock

@@ -7,15 +7,20 @@ import (
 	"io"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"weir/control/api"
+	"weir/control/observe/learn"
 	"weir/filter/key"
+	"weir/filter/membership"
 	"weir/filter/packet"
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -109,6 +114,65 @@ func TestReplan(t *testing.T) {
 		if sent := uint64(i + 1); sent%200 == 0 { // fewer than a queue of the wire holds
 			wait.For(t, "what is listed is dropped", func() bool { return blocked() == before+sent })
 		}
+	}
+}
+
+// Where what was learned was forged, so that those who send are dropped more often than without classes, the
+// daemon builds a filter without these, and says so.
+func TestRevert(t *testing.T) {
+	long.Seconds(t)
+	replanInterval = 100 * time.Millisecond
+	t.Cleanup(func() { replanInterval = time.Minute })
+	const listed = 20_000
+	l := lab.New(t)
+	d := startApproximate(t, l, listed)
+	forged := membership.Period{Networks: make(map[uint32]membership.Sighting)}
+	for i := range uint32(4) { // in which a fifth of the entries are
+		forged.Networks[(0x0b00+i)<<16] = membership.Sighting{Found: 100, Exposed: 1}
+	}
+	if err := d.loop.doAlone(t.Context(), func() error {
+		d.active.engine.Block.Sightings = &membership.Sightings{Periods: slices.Repeat([]membership.Period{forged}, membership.MaxPeriods)}
+		d.observers.learn.Close()
+		d.observers.learn = learn.NewObserver(learn.Config{}, d.observers.hub, d.observers.mistaken, d.o.Log)
+		d.observers.weigh(d.active.engine)
+		if !d.rebuild(time.Now()) {
+			t.Error("not rebuilt")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	weights := func() *api.Weights { return d.readings.weights.Load() }
+	wait.For(t, "networks have other numbers of bits", func() bool { return weights() != nil && len(weights().Networks) > 0 })
+	tx, sent := l.A.Sender(t), 0
+	send := func() {
+		for range 100 { // each of another source, in the networks of the other entries
+			f := packet.Frame(key.Tuple{Src: inNetwork(0x0b04+sent%16, listed/20+sent/16%60_000), Dst: netip.MustParseAddr("192.0.2.1"), Proto: 17})
+			if err := tx.Send(f); err != nil {
+				t.Fatal(err)
+			}
+			sent++
+		}
+	}
+	wait.For(t, "networks are equal again", func() bool { send(); return weights().Reverted != nil })
+	r := weights().Reverted
+	t.Logf("after %d packets: %v", sent, r)
+	if r.Equal > 0.065 || r.Counted < 1.1*r.Equal || len(weights().Networks) > 0 {
+		t.Errorf("%+v, with networks %+v", r, weights().Networks)
+	}
+	wait.For(t, "the status says so", func() bool { s := d.readings.Status(); return s.Reverted != nil && *s.Reverted == *r })
+	wait.For(t, "the rate is as predicted", func() bool {
+		send()
+		w := weights()
+		return w.Rate != nil && w.Packets > 3000 && *w.Low < r.Equal && r.Equal < *w.High
+	})
+	if err := d.loop.doAlone(t.Context(), func() error {
+		if s := d.observers.learn.Demand(loader.Monotonic()).Sightings; s != nil && len(s.Periods) > 1 {
+			t.Errorf("%d periods are known: what was learned is not forgotten", len(s.Periods))
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 

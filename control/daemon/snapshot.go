@@ -144,8 +144,8 @@ func (o *observers) weightsNow() *api.Weights {
 	w := &api.Weights{
 		Base: weights.Base, HalfLife: l.HalfLife().Seconds(),
 		Predicted: l.Predicted(), Uniform: weights.Uniform, Equal: weights.Equal,
-		FalsePositives: o.counted(),
-		Spared:         uint64(all.Spared), Dropped: uint64(all.Dropped), Refused: weights.Refused,
+		FalsePositives: o.counted(), Reverted: o.reverted,
+		Spared: uint64(all.Spared), Dropped: uint64(all.Dropped), Refused: weights.Refused,
 	}
 	if r, ok := l.Counted(); ok {
 		w.Without = &r.Without
@@ -248,7 +248,7 @@ func (d *Daemon) noteStatus() {
 		Version: d.o.Version, PID: os.Getpid(), Started: d.active.began, Pins: string(d.active.prepared.Config.Pins),
 		Entries: m.Entries, Mode: m.Mode, Monitor: m.Monitor, MonitorOverride: d.monitor.manual, RolledBack: d.reloads.rolledBack,
 	}}
-	s.FalsePositives = d.observers.counted()
+	s.FalsePositives, s.Reverted = d.observers.counted(), d.observers.reverted
 	d.active.prepared.Config.DescribeStages(&s.Status)
 	s.Trials, s.Policed = d.active.prepared.TrialLists(), d.policing.shown()
 	if d.reloads.unconfirmed != nil {

@@ -84,6 +84,12 @@ func (c *classes) expose(s *membership.Set, now time.Duration) {
 	c.until = now
 }
 
+// forget begins the first period anew.
+func (c *classes) forget(at time.Duration) {
+	c.Sightings, c.began, c.since = membership.Sightings{}, at, at
+	c.full = len(c.counted) >= mostCounted
+}
+
 func (c *classes) found() (n float64) {
 	for i := range c.Periods {
 		n += c.Periods[i].Found()

@@ -133,6 +133,25 @@ func (o *Observer) Counted() (Rate, bool) {
 	return r, true
 }
 
+// leastMistaken is how many elements must have been dropped by mistake before Worse says anything: of fewer, the
+// counted rate lies outside its interval too often to be looked at again and again.
+const leastMistaken = 64
+
+// Worse reports whether a filter whose networks differ in their bits makes more mistakes than predicted for one
+// in which they do not, and these rates: the traffic is other than what was learned. All of the interval of what
+// was counted lies above the prediction then.
+func (o *Observer) Worse(s *membership.Set) (counted, equal float64, worse bool) {
+	r, ok := o.Counted()
+	if !ok || s.Classes == nil || o.set != s || o.learner.tally.elements < leastMistaken {
+		return 0, 0, false
+	}
+	equal = o.learner.predict().equal
+	return r.Share, equal, r.Low > equal
+}
+
+// Forget forgets which networks send.
+func (o *Observer) Forget(at time.Duration) { o.learner.classes.forget(at) }
+
 // Predicted returns the predicted share of unlisted packets that are dropped: that without
 // weights, of which weights spare as many as they did since the filter was built.
 func (o *Observer) Predicted() float64 {
