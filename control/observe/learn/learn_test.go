@@ -565,3 +565,51 @@ func TestFewElements(t *testing.T) {
 		t.Error("enough elements, and nothing is known")
 	}
 }
+
+// An adversary knows of each packet that it has sent whether it was dropped, and chooses the next source by that: one
+// that was dropped again, a neighbour of it, another of its network, or one that has passed. Each source is
+// dropped once, and of new ones no larger share than of sources that are chosen at random.
+func TestAdaptiveAdversary(t *testing.T) {
+	const queries = 60_000
+	r := seed.New(t)
+	s, listed := newSet(t, r.Uint64(), 20_000, 10, 1000)
+	l := New(Config{})
+	follow(t, l, s, 0)
+	times := make(map[key.Key]int) // that each source was dropped
+	var won []int                  // sources that were dropped
+	asked := make(map[int]bool)
+	rate := s.FalsePositiveRate(s.Len())
+	for i := range queries {
+		next := r.IntN(1 << 30)
+		if len(won) > 0 {
+			switch last := won[r.IntN(len(won))]; r.IntN(4) {
+			case 0: // again
+				next = last
+			case 1:
+				next = last ^ 1<<r.IntN(8)
+			case 2:
+				next = last&^0xffff | r.IntN(1<<16)
+			}
+		}
+		k := source(next)
+		if s.Listed(k) {
+			continue
+		}
+		asked[next] = true
+		if dropped(s, k) {
+			times[k]++
+			won = append(won, next)
+			mistake(t, l, k, 1, time.Duration(i)*time.Millisecond)
+		}
+	}
+	for k, n := range times {
+		if n > 1 {
+			t.Errorf("%v was dropped %d times", k, n)
+		}
+	}
+	n, want := float64(len(times)), rate*float64(len(asked))
+	t.Logf("%d queries of %d sources, %v of them dropped, %d listed; %.1f predicted", queries, len(asked), n, len(listed), want)
+	if n > 1.04*want+4*math.Sqrt(want) || n < 10 {
+		t.Errorf("%v sources are dropped, %.1f predicted", n, want)
+	}
+}
