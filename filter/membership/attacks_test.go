@@ -88,18 +88,19 @@ func TestForgedSources(t *testing.T) {
 	const n, honest = 100_000, 4000
 	r := newRandom(t)
 	for _, exponent := range []float64{1.1, 0.5} {
+		w := newWorld(r, exponent)
 		for _, bits := range []float64{8, 10} {
+			planned, err := PlanLayout(Census{Keys: map[key.Shape]int{hosts4: n}}, Approximate, bits, secretOf(r.Uint64()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			plain := planned.FalsePositiveRate(n)
+			var listed ClassCounts
+			for range n {
+				countClass(&planned, &listed, w.source(w.listed))
+			}
 			for _, f := range forgers() {
-				w := newWorld(r, exponent)
-				l, err := PlanLayout(Census{Keys: map[key.Shape]int{hosts4: n}}, Approximate, bits, secretOf(r.Uint64()))
-				if err != nil {
-					t.Fatal(err)
-				}
-				plain := l.FalsePositiveRate(n)
-				var listed ClassCounts
-				for range n {
-					countClass(&l, &listed, w.source(w.listed))
-				}
+				l := planned
 				found := Sightings{Periods: make([]Period, MaxPeriods)}
 				for i := range found.Periods {
 					p := &found.Periods[i]
