@@ -16,6 +16,7 @@ const (
 	MinRecords        = 100   // that a rule must have matched
 	MaxRules          = 4     // of one flood, together
 	MaxCollateral     = 0.008 // share of normal packets, and of normal conversations, that all rules together match
+	searchCollateral  = 0.75  // of MaxCollateral in the part of the baseline by which rules are searched
 	minExcess         = 0.35  // of the usual rate
 	minRate           = 200   // packets a second above the usual rate
 	minBits           = 2e6   // bits a second above the usual rate
@@ -311,8 +312,9 @@ func (d *Detector) search(s *second, of int, usual float64) *Finding {
 	}
 	g := newSpace(only(s.records, of, maxCurrent), base, s.rates[of], usual, all)
 	f.Kind = g.kind()
+	spent := 0.0 // of MaxCollateral, by the rules found
 	for len(d.rules)+len(f.Rules) < MaxRules && g.left() > minCovered {
-		u, ok := g.best(d.hit)
+		u, ok := g.best(d.hit, searchCollateral*(MaxCollateral-spent))
 		if !ok {
 			u, ok = d.sources(s)
 		}
@@ -328,7 +330,7 @@ func (d *Detector) search(s *second, of int, usual float64) *Finding {
 		if e.Records < MinRecords || max(packets.Estimate, conversations.Estimate) > MaxCollateral || e.Conversing.Estimate > maxConversing {
 			break
 		}
-		f.Rules = append(f.Rules, Found{u, e})
+		f.Rules, spent = append(f.Rules, Found{u, e}), max(packets.Estimate, conversations.Estimate)
 		g.subtract(&u)
 	}
 	if len(f.Rules) == 0 {

@@ -133,6 +133,36 @@ func TestFloods(t *testing.T) {
 	}
 }
 
+// TestCostlyRule floods with two kinds of packets that one rule matches, which costs 2 % of usual
+// conversations: the two rules that cost nothing are found in its place.
+func TestCostlyRule(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 58))
+	question := func() Record {
+		p := packetTo(r, protoUDP, 1024+r.IntN(60000), 1024+r.IntN(60000))
+		p.Length, p.Payload = uint16(40+r.IntN(1400)), [4]byte{1, byte(r.Uint32()), byte(r.Uint32())}
+		return p
+	}
+	d := new(Detector)
+	for range 12 {
+		s := append(usual(r, 800), many(6, question)...)
+		d.Second(s, uint64(len(s)))
+	}
+	flood := slices.Concat(many(2200, func() Record {
+		p := question()
+		p.SrcPort, p.Payload = 53, [4]byte{0x33, 0x12, 0x81, 0x80}
+		return p
+	}), many(1000, func() Record {
+		p := question()
+		p.SrcPort, p.DstPort, p.Fragment, p.Payload = 0, 0, LaterFragment, [4]byte{}
+		return p
+	}))
+	all := append(usual(r, 800), flood...)
+	f := d.Second(all, uint64(len(all)))
+	if f == nil || f.Kind != Ruled || len(f.Rules) != 2 || dropped(d, flood) < 0.95 {
+		t.Errorf("%+v", f)
+	}
+}
+
 // TestOtherChanges lets other traffic change while a flood lasts, when the baseline stands still:
 // that is proposed, never active, and nothing is learned.
 func TestOtherChanges(t *testing.T) {

@@ -172,9 +172,9 @@ func (g *space) covered(s set) float64 {
 	return min(1, above/(g.rate-g.usual))
 }
 
-// cost returns the share of normal packets or conversations that a set is, whichever is more, and of
-// live conversations.
-func (g *space) cost(s set) float64 {
+// cost returns the share of usual packets or conversations that a set is, whichever is more, and the
+// share of live conversations.
+func (g *space) cost(s set) (ofUsual, ofLive float64) {
 	_, usual := g.count(s)
 	g.stamp += 2
 	conversations, live := 0, 0
@@ -197,8 +197,7 @@ func (g *space) cost(s set) float64 {
 			}
 		}
 	}
-	cost := max(share(usual, len(g.records)-g.current), share(conversations, g.conversations))
-	return cost + share(live, g.liveCount)
+	return max(share(usual, len(g.records)-g.current), share(conversations, g.conversations)), share(live, g.liveCount)
 }
 
 func share(n, of int) float64 {
@@ -213,6 +212,7 @@ type state struct {
 	rule  Rule
 	set   set
 	score float64
+	cost  float64 // share of usual packets or conversations
 }
 
 func (g *space) state(u Rule, s set) (state, bool) {
@@ -220,12 +220,14 @@ func (g *space) state(u Rule, s set) (state, bool) {
 	if covered < minCovered {
 		return state{}, false
 	}
-	return state{u, s, covered - collateralPenalty*g.cost(s) - 0.002*float64(len(u.Conditions))}, true
+	usual, live := g.cost(s)
+	return state{u, s, covered - collateralPenalty*(usual+live) - 0.002*float64(len(u.Conditions)), usual}, true
 }
 
-// best returns the rule with the largest share of the excess for what it costs. Where a flood is
-// known, it begins with the destinations of the flood: what else changed meanwhile is not of it.
-func (g *space) best(known []Rule) (Rule, bool) {
+// best returns the rule with the largest share of the excess for what it costs, which is at most a
+// share of usual packets or conversations. Where a flood is known, it begins with the destinations of
+// the flood: what else changed meanwhile is not of it.
+func (g *space) best(known []Rule, most float64) (Rule, bool) {
 	all := g.newSet()
 	for i := range g.records {
 		all.add(g.bit(i))
@@ -270,8 +272,11 @@ func (g *space) best(known []Rule) (Rule, bool) {
 		if len(beam) == 0 {
 			break
 		}
-		if beam[0].score > top.score && isEvidence(&beam[0].rule) {
-			top = beam[0]
+		for i := range beam { // in the order of scores
+			if b := &beam[i]; b.score > top.score && b.cost <= most && isEvidence(&b.rule) {
+				top = *b
+				break
+			}
 		}
 	}
 	if top.score <= 0 {
