@@ -28,6 +28,7 @@ import (
 type fakeDaemon struct {
 	versions   *api.ListVersions
 	worth      api.ListsWorth
+	floods     api.Floods
 	collateral api.Collateral
 	asked      string // of which list Collateral was asked
 	served
@@ -239,6 +240,8 @@ func (d *fakeDaemon) ChangeMulticast(_ context.Context, c api.MulticastChange) (
 	}
 	return changed, d.err
 }
+
+func (d *fakeDaemon) Floods() api.Floods { return d.floods }
 
 // serveDaemon serves it until the test ends, and returns the socket's path.
 func serveDaemon(t *testing.T, d *fakeDaemon) string {

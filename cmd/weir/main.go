@@ -174,7 +174,7 @@ but not published to the nodes yet, or not in effect on all (weir fleet).`,
 		{"Lists", []*cobra.Command{
 			newBlock(), newUnblock(), newAllow(), newUnallow(), newEntries(), newFlush(), newLists(), newEnforce(), newCollateral(), newRefresh(), newFeeds(), newDiff(), newExport(), newImport(),
 		}},
-		{"Watch", []*cobra.Command{newTop(), newWeb(), newDrops(), newHistory(), newEvents(), newCapture(), newTrace(), newAudit(), newWeights()}},
+		{"Watch", []*cobra.Command{newTop(), newFlood(), newWeb(), newDrops(), newHistory(), newEvents(), newCapture(), newTrace(), newAudit(), newWeights()}},
 		{"Notify and forward", []*cobra.Command{newNotify(), newAnnounce(), newMulticast()}},
 		{"Fleet", []*cobra.Command{newFleet(), newHub()}},
 		{"Plan and try", []*cobra.Command{newPlan(), newReplay(), newDemo()}},

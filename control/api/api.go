@@ -47,6 +47,7 @@ type Top struct {
 	Reasons  []ReasonRate `json:"reasons"`
 	Trackers []Tracker    `json:"trackers"`
 	Sampled  []Tracker    `json:"sampled"`                   // the largest flows of the last seconds in a sample, of the keys that no tracker has
+	Flood    *Flood       `json:"flood,omitempty"`           // the one that is under way, without its past
 	Sources  *[]DropRate  `json:"dropped_sources,omitempty"` // the largest first; nil: they are not tracked
 	Filter   Filter       `json:"filter"`
 }

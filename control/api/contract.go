@@ -11,6 +11,7 @@ import (
 const (
 	StatusPath      = "/v1/status"
 	TopPath         = "/v1/top"
+	FloodsPath      = "/v1/floods"
 	WeightsPath     = "/v1/weights"
 	ListsPath       = "/v1/lists"
 	WorthPath       = "/v1/worth"

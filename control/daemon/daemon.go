@@ -148,6 +148,11 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 		o.Log.Error("expired entries could not be removed from the journal: " + err.Error())
 	}
 	d.monitor.manual = loadMonitor(statePath(c, monitorFile), d.clock, time.Now(), o.Log)
+	if c.StateDir != "" {
+		if err := d.observers.floods.Keep(statePath(c, floodsFile)); err != nil {
+			o.Log.Warn(err.Error())
+		}
+	}
 	d.trials.Load()
 	d.policing.load(c, time.Now())
 	if err = d.start(ctx, c); err == nil && !rolledBack && !missing(rollbackPath(c)) {
@@ -175,7 +180,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 	d.readings = readings{
 		clock:  d.clock,
 		lister: lister{loop: d.loop, active: d.active, meter: &d.observers.meter, collateral: d.observers.collateral},
-		loop:   d.loop, meter: &d.observers.meter, hub: d.observers.hub, sampled: &d.observers.sampled, unsaved: &d.upkeep.unsaved, logging: o.Logging,
+		loop:   d.loop, meter: &d.observers.meter, hub: d.observers.hub, sampled: &d.observers.sampled, floods: &d.observers.floods, unsaved: &d.upkeep.unsaved, logging: o.Logging,
 	}
 	d.upkeep = upkeep{pins: pinned{loop: d.loop, active: d.active, readings: &d.readings, log: o.Log}, clock: d.clock, log: o.Log}
 	d.fleet = fleet{
@@ -411,6 +416,9 @@ func (d *Daemon) Stop() error {
 	}
 	d.changes.queued.TakeNotes()
 	d.clock.Save()
+	if err := d.observers.floods.Save(); err != nil {
+		d.o.Log.Error("floods are not saved: " + err.Error())
+	}
 	d.audit.Stopped(d.active.attach.Names(), keep)
 	if !keep {
 		d.observers.stages.Finish(new(stages.Table))

@@ -3,7 +3,9 @@ package daemon
 import (
 	"context"
 	"log/slog"
+	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"weir/control/api"
@@ -43,6 +45,7 @@ type observers struct {
 	record     record
 	collateral *observe.Conversations // safe for concurrent use
 	sampled    observe.Sampled        // safe for concurrent use, but for turns
+	floods     observe.Floods         // safe for concurrent use
 
 	seed hash.Seed // of secrets whose memory outlives an engine
 
@@ -153,26 +156,52 @@ func (o *observers) tick() {
 	}
 }
 
+// floodsFile has what traffic is usual; with .json, the floods.
+const floodsFile = "floods"
+
 // sample ends a second of samples. They are read a little later, in a turn, when no program writes
-// to them any more.
+// to them any more, and then looked at, which takes its time.
 func (o *observers) sample(now time.Time, r *traffic.Rates) {
 	var n loader.Counter
 	for _, c := range r.Grown {
 		n.Packets, n.Bytes = n.Packets+c.Packets, n.Bytes+c.Bytes
 	}
 	of := sampler.Of(o.active.engine)
-	if !o.sampled.Exchange(now, of, o.active.attach.Stats(false), n.Packets, n.Bytes) {
+	if of == nil {
+		o.floods.Blind()
+	}
+	second, records := o.sampled.Exchange(now, of, o.active.attach.Stats(false), n.Packets, n.Bytes)
+	if second == nil {
 		return
 	}
 	go func() {
-		loader.Grace()
-		_ = o.readings.loop.Do(context.Background(), func() error { // unless it has ended
-			if sampler.Of(o.active.engine) == of {
+		if records {
+			loader.Grace()
+		}
+		err := o.readings.loop.Do(context.Background(), func() error {
+			if records && sampler.Of(o.active.engine) == of {
 				o.sampled.Read()
 			}
 			return nil
 		})
+		if err == nil { // the daemon has not ended
+			o.lookAt(second)
+		}
 	}()
+}
+
+// lookAt looks for a flood in a second.
+func (o *observers) lookAt(second *observe.Second) {
+	begun, ended, err := o.floods.Second(second, o.readings.drops())
+	if err != nil {
+		o.log.Error("floods are not saved: " + err.Error())
+	}
+	if begun != nil {
+		o.log.Warn("a flood has begun", "packets", math.Round(begun.Rate), "usual", math.Round(begun.Usual), "is", strings.Join(begun.Is(), "; "), "do", begun.Do())
+	}
+	if ended != nil {
+		o.log.Info("the flood is over", "began", ended.Begin.Format(time.RFC3339), "is", strings.Join(ended.Is(), "; "))
+	}
 }
 
 // dropped returns the report of the tracker of dropped packets.

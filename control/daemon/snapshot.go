@@ -41,6 +41,7 @@ type readings struct {
 	top       atomic.Pointer[api.Top] // without what was sampled
 	policy    atomic.Pointer[verdict.Policy]
 	sampled   *observe.Sampled
+	floods    *observe.Floods
 	weights   atomic.Pointer[api.Weights]
 	snapshot  atomic.Pointer[metrics.Snapshot]
 }
@@ -269,13 +270,22 @@ func (r *readings) Top() *api.Top {
 	if published == nil {
 		return nil
 	}
-	top, policy := *published, r.policy.Load()
-	drops := func(reason verdict.Reason) bool {
-		return policy.Action(reason) == verdict.Drop || policy.Monitor && reason == verdict.WouldBlock
-	}
-	top.Sampled = r.sampled.Top(top.Trackers, drops)
+	top := *published
+	top.Sampled = r.sampled.Top(top.Trackers, r.drops())
+	top.Flood = r.floods.Present().Now
 	return &top
 }
+
+// drops says for which reasons packets are dropped, or in monitor mode would be.
+func (r *readings) drops() func(verdict.Reason) bool {
+	policy := r.policy.Load()
+	return func(reason verdict.Reason) bool {
+		return policy.Action(reason) == verdict.Drop || policy.Monitor && reason == verdict.WouldBlock
+	}
+}
+
+// Floods implements [server.Snapshots].
+func (r *readings) Floods() api.Floods { return r.floods.Present() }
 
 // Weights implements [server.Snapshots].
 func (r *readings) Weights() *api.Weights { return r.weights.Load() }

@@ -47,28 +47,29 @@ type Sampled struct {
 	reading *Second       // whose records have yet to be read
 }
 
-// Exchange ends an interval in which programs have counted packets, by their reasons, and reports
-// whether its records are to be read: [Sampled.Read] does it after [loader.Grace]. It is for turns.
-func (s *Sampled) Exchange(now time.Time, of *sampler.Part, stats []*loader.Stats, packets, bytes uint64) bool {
+// Exchange ends an interval in which programs have counted packets, and returns it, nil if it goes on.
+// It reports whether its records are to be read: [Sampled.Read] does it after [loader.Grace]. It is for
+// turns.
+func (s *Sampled) Exchange(now time.Time, of *sampler.Part, stats []*loader.Stats, packets, bytes uint64) (second *Second, records bool) {
 	if s.of != of { // the former memory may be gone, with what it has not been read of
 		s.of, s.present, s.reading = of, &Second{Begin: now}, nil
-		return false
+		return nil, false
 	}
 	if of == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.seconds = nil
-		return false
+		return nil, false
 	}
-	second := s.present
+	second = s.present
 	second.Packets, second.Bytes = second.Packets+packets, second.Bytes+bytes
 	if s.reading != nil {
-		return false // the programs have no bank to go over to
+		return nil, false // the programs have no bank to go over to
 	}
 	second.End, s.present = now, &Second{Begin: now}
 	if second.Packets == 0 {
 		s.add(second)
-		return false
+		return second, false
 	}
 	rate := float64(second.Packets) / max(now.Sub(second.Begin).Seconds(), 1e-3)
 	n := uint32(min(math.Ceil(rate/sampledTarget), 1<<24))
@@ -77,7 +78,7 @@ func (s *Sampled) Exchange(now time.Time, of *sampler.Part, stats []*loader.Stat
 		sampler.Limit(each, n, rand.Uint32N)
 	}
 	s.reading = second
-	return true
+	return second, true
 }
 
 // Read reads what programs have recorded in an interval that is over. It is for turns.
@@ -219,26 +220,27 @@ func (s *Sampled) Top(trackers []api.Tracker, drops func(verdict.Reason) bool) (
 			t.Flows = append(t.Flows, f)
 		}
 		if carried < 1.0/3 && len(largest) > api.MaxTop {
-			t.Spread = distinct(largest)
+			once, twice := 0, 0
+			for _, c := range largest {
+				switch c.records {
+				case 1:
+					once++
+				case 2:
+					twice++
+				}
+			}
+			t.Spread = Distinct(len(largest), once, twice)
 		}
 		all = append(all, t)
 	}
 	return all
 }
 
-// distinct estimates of how many flows the traffic consists of, by those that were sampled once
-// and twice (Chao, "Nonparametric estimation of the number of classes in a population", 1984).
-func distinct(all []*sampledCount) float64 {
-	var once, twice float64
-	for _, c := range all {
-		switch c.records {
-		case 1:
-			once++
-		case 2:
-			twice++
-		}
-	}
-	return float64(len(all)) + once*(once-1)/(2*(twice+1))
+// Distinct estimates of how many flows the traffic consists of, at least, by those that were sampled:
+// all, and those of them that were sampled once and twice (Chao, "Nonparametric estimation of the number
+// of classes in a population", 1984).
+func Distinct(all, once, twice int) float64 {
+	return float64(all) + float64(once)*float64(once-1)/(2*float64(twice+1))
 }
 
 // Bounds says how sure a share is that was sampled.

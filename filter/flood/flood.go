@@ -43,8 +43,12 @@ func (k Kind) String() string {
 	return [numKinds]string{"rules match it", "as users behave: no rule", "nothing in the headers distinguishes it from users: SYN cookies or a limit"}[k]
 }
 
-// Share is an estimate with the bounds of its 95 % confidence interval (Wilson, 1927).
-type Share struct{ Low, Estimate, High float64 }
+// Share is how many hits there are of a number of things, which they are a sample of: an estimate
+// with the bounds of its 95 % confidence interval (Wilson, 1927).
+type Share struct {
+	Hits, Of            int
+	Low, Estimate, High float64
+}
 
 // NewShare returns the share of n records that hits of them are.
 func NewShare(hits, n int) Share {
@@ -53,7 +57,7 @@ func NewShare(hits, n int) Share {
 	}
 	p := float64(hits) / float64(n)
 	low, high := Wilson(p, float64(n))
-	return Share{low, p, high}
+	return Share{hits, n, low, p, high}
 }
 
 // Wilson returns the bounds of the 95 % confidence interval of a share that n records have, n > 0.
@@ -155,6 +159,36 @@ type Detector struct {
 // Rules returns the rules found so far, in the order in which they were found.
 func (d *Detector) Rules() []Rule { return d.rules }
 
+// Quiet returns how many quiet seconds the baseline has, at most BaselineSeconds.
+func (d *Detector) Quiet() int { return len(d.quiet) }
+
+// Usual returns the mean rate of the quiet seconds and its standard deviation, in packets a second.
+func (d *Detector) Usual() (mean, deviation float64) { return d.usual(0) }
+
+// Collateral returns what share of the packets of the quiet seconds rules match together, and of
+// what share of their conversations they match a packet.
+func (d *Detector) Collateral(rules ...Rule) (packets, conversations Share) {
+	return collateral(rules, d.base())
+}
+
+// base returns the records of the quiet seconds.
+func (d *Detector) base() (all []Record) {
+	for i := range d.quiet {
+		all = append(all, d.quiet[i].records...)
+	}
+	return all
+}
+
+// usual returns the mean of a meter in the quiet seconds, of which there are some, and its deviation.
+func (d *Detector) usual(of int) (mean, deviation float64) {
+	square, n := 0.0, float64(max(1, len(d.quiet)))
+	for i := range d.quiet {
+		x := d.quiet[i].rates[of]
+		mean, square = mean+x/n, square+x*x/n
+	}
+	return mean, math.Sqrt(max(0, square-mean*mean))
+}
+
 // Forget ends the flood: its rules no longer count as active.
 func (d *Detector) Forget() { d.rules, d.hit, d.counts, d.seconds, d.age = nil, nil, nil, 0, 0 }
 
@@ -243,14 +277,7 @@ func (d *Detector) suspect(s *second) (of int, usual float64, ok bool) {
 		return 0, 0, false
 	}
 	for of, rate := range s.rates {
-		mean, square := 0.0, 0.0
-		for i := range d.quiet {
-			x := d.quiet[i].rates[of]
-			mean, square = mean+x, square+x*x
-		}
-		n := float64(len(d.quiet))
-		mean /= n
-		deviation := math.Sqrt(max(0, square/n-mean*mean))
+		mean, deviation := d.usual(of)
 		least, factor := float64(minRate), minExcess
 		if of == 1 {
 			least = minBits
@@ -301,11 +328,8 @@ func (d *Detector) search(s *second, of int, usual float64) *Finding {
 	} else if of > 1 {
 		f.Of = classNames[of-2]
 	}
-	var base []Record
-	for i := range d.quiet {
-		f.Usual += d.quiet[i].rates[0] / float64(len(d.quiet))
-		base = append(base, d.quiet[i].records...)
-	}
+	f.Usual, _ = d.Usual()
+	base := d.base()
 	all := usual
 	if of > 1 { // of the baseline, records of all classes are kept
 		all = f.Usual

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -30,6 +31,11 @@ const (
 	SourcePrefix = iota - 1
 	DestinationPrefix
 )
+
+// protocols are those that have names in patterns and in entries of lists.
+var protocols = map[uint32]string{
+	protoICMP: "icmp", protoTCP: "tcp", protoUDP: "udp", protoGRE: "gre", protoESP: "esp", protoICMPv6: "icmp6", protoSCTP: "sctp",
+}
 
 var fieldNames = [...]string{"protocol", "fragment", "flags", "length", "sport", "dport", "ttl", "id", "doff", "window", "payload", "stranger", "src", "dst"}
 
@@ -180,7 +186,7 @@ func (c Condition) String() string {
 	case FragmentPart:
 		return "fragment " + [...]string{"none", "first", "later"}[min(c.Lo, 2)]
 	case Protocol:
-		if name, ok := map[uint32]string{protoICMP: "icmp", protoTCP: "tcp", protoUDP: "udp", protoGRE: "gre", protoESP: "esp", protoICMPv6: "icmp6", protoSCTP: "sctp"}[c.Lo]; ok {
+		if name, ok := protocols[c.Lo]; ok {
 			return name
 		}
 	}
@@ -198,4 +204,89 @@ func flagNames(flags uint32) string {
 		}
 	}
 	return cmp.Or(b.String(), "none")
+}
+
+// maxEntryPorts is the widest range of ports that an entry of a list may have.
+const maxEntryPorts = 4096
+
+// Entry returns the part of a rule that an entry of a list can have, the protocol, addresses and
+// ports, and its text, as in "udp *:123 > 203.0.113.2:*". It is false if nothing is left.
+func (u *Rule) Entry() (part Rule, text string, ok bool) {
+	if len(u.Sources) > 0 {
+		return part, "", false
+	}
+	protocol, ports, v6 := "any", true, false
+	if c := u.has(Protocol); c != nil {
+		switch c.Lo {
+		case protoTCP, protoUDP, protoSCTP:
+			protocol = protocols[c.Lo]
+		case protoICMP, protoICMPv6:
+			protocol, ports = protocols[c.Lo], false
+		default:
+			protocol, ports = strconv.FormatUint(uint64(c.Lo), 10), false
+		}
+		part = part.with(*c)
+	}
+	side := func(prefix, port Field) string {
+		address, of := "*", "*"
+		if c := u.has(prefix); c != nil {
+			part = part.with(*c)
+			address = c.Prefix.String()
+			if c.Prefix.IsSingleIP() {
+				address = c.Prefix.Addr().String()
+			}
+			if v6 = c.Prefix.Addr().Is6(); v6 && ports {
+				address = "[" + address + "]"
+			}
+		}
+		if !ports {
+			return address
+		}
+		if c := u.has(port); c != nil && c.Hi-c.Lo < maxEntryPorts {
+			part = part.with(*c)
+			if of = strconv.FormatUint(uint64(c.Lo), 10); c.Lo != c.Hi {
+				of += "-" + strconv.FormatUint(uint64(c.Hi), 10)
+			}
+		}
+		return address + ":" + of
+	}
+	text = protocol + " " + side(SourcePrefix, SourcePort) + " > " + side(DestinationPrefix, DestinationPort)
+	return part, text, len(part.Conditions) > 0
+}
+
+// services are known for their answers to questions that others forge.
+var services = map[uint32]string{
+	17: "QOTD", 19: "chargen", 53: "DNS", 69: "TFTP", 111: "portmap", 123: "NTP", 137: "NetBIOS", 161: "SNMP", 389: "CLDAP",
+	427: "SLP", 520: "RIP", 1900: "SSDP", 3283: "ARD", 3702: "WS-Discovery", 5353: "mDNS", 5683: "CoAP", 10001: "Ubiquiti", 11211: "memcached",
+}
+
+// Name says in words what packets a rule matches, where they have a name, and otherwise nothing.
+func (u *Rule) Name() string {
+	value := func(f Field) (uint32, bool) {
+		if c := u.has(f); c != nil && c.Lo == c.Hi {
+			return c.Lo, true
+		}
+		return 0, false
+	}
+	protocol, _ := value(Protocol)
+	fragment, _ := value(FragmentPart)
+	port, hasPort := value(SourcePort)
+	flags, hasFlags := value(Flags)
+	switch {
+	case Fragment(fragment) == LaterFragment:
+		return "later fragments"
+	case protocol == protoUDP && hasPort && services[port] != "":
+		return services[port] + " answers"
+	case protocol == protoTCP && hasFlags && flags == 2:
+		return "SYNs"
+	case protocol == protoTCP && hasFlags && flags == 0x12:
+		return "answers to SYNs"
+	case protocol == protoTCP && hasFlags && flags&4 != 0:
+		return "resets"
+	case protocol == protoTCP && hasFlags && flags == 0x10:
+		return "ACKs"
+	case protocol == protoICMP && port == 8, protocol == protoICMPv6 && port == 128:
+		return "pings"
+	}
+	return ""
 }

@@ -39,6 +39,7 @@ feeds                            0 0 0
 fleet lost                       1 1 1
 fleet status                     1 1 1
 fleet take-over                  1 1 1
+flood S                          0 0 1
 flush S feed                     0 0 1
 help                             0 0 0
 history S                        0 0 1

@@ -165,6 +165,11 @@ func (c *Client) Collateral(ctx context.Context, list string) (*api.Collateral, 
 	return Get[api.Collateral](ctx, c, path)
 }
 
+// Floods says whether there is a flood.
+func (c *Client) Floods(ctx context.Context) (*api.Floods, error) {
+	return Get[api.Floods](ctx, c, api.FloodsPath)
+}
+
 // Worth returns what lists are worth.
 func (c *Client) Worth(ctx context.Context) (*api.ListsWorth, error) {
 	return Get[api.ListsWorth](ctx, c, api.WorthPath)

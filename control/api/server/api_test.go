@@ -37,6 +37,8 @@ func (s source) Top() *api.Top { return s.top }
 
 func (s source) Weights() *api.Weights { return s.weights }
 
+func (s source) Floods() api.Floods { return api.Floods{} }
+
 func (s source) Trace(context.Context, api.TraceQuestion) (*api.Traced, error) {
 	if s.traced == nil {
 		return nil, api.ErrNoDigests
@@ -428,6 +430,7 @@ type (
 		Status() api.Status
 		Top() *api.Top
 		Weights() *api.Weights
+		Floods() api.Floods
 		Subscribe(api.Events) (Subscription, error)
 		Trace(context.Context, api.TraceQuestion) (*api.Traced, error)
 	}

@@ -55,6 +55,8 @@ type Snapshots interface {
 	Top() *api.Top
 	// Weights returns nil where none are learned.
 	Weights() *api.Weights
+	// Floods returns what is known of floods. No slice of a flood is nil.
+	Floods() api.Floods
 	Lists() []api.List
 }
 
@@ -212,6 +214,11 @@ func snapshotRoutes(s Snapshots) []route {
 				return whole(*t, limit), nil
 			}
 			return nil, api.Fail(http.StatusServiceUnavailable, errors.New("no rates yet, the daemon has just started: try again in a second"))
+		}},
+		{http.MethodGet, api.FloodsPath, func(http.ResponseWriter, *http.Request) (any, error) {
+			f := s.Floods()
+			f.Past = list(f.Past)
+			return f, nil
 		}},
 		{http.MethodGet, api.WeightsPath, func(http.ResponseWriter, *http.Request) (any, error) {
 			if w := s.Weights(); w != nil {

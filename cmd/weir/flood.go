@@ -1,0 +1,167 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"weir/control/api"
+	"weir/control/api/client"
+	"weir/control/quantity"
+)
+
+func newFlood() *cobra.Command {
+	var past, propose bool
+	c := &cobra.Command{
+		Use:   "flood",
+		Short: "Say whether there is a flood, what it consists of, and what to do",
+		Long: `Compares what comes in with the last seconds that were as usual, and says what is
+above it: the smallest sets of conditions that the packets of a flood meet, such
+as "udp length 468 sport 123", and how many of the usual packets and
+conversations meet them, too. It looks at a sample of the packets of each
+second, at all interfaces together, dropped packets included.
+
+A rule is what was seen, and is not enforced. "do" has a command where an entry
+of a list can block the flood and few others: at most 0.8 % of what was usual.
+Look at these figures before you run it.`,
+		Example: `  weir flood
+  weir flood --history
+  weir flood --propose | sh
+  weir flood --json | jq .now.rules`,
+		Args: noArgs,
+	}
+	f := c.Flags()
+	f.BoolVar(&past, "history", false, "list the floods that are over, 100 at most")
+	f.BoolVar(&propose, "propose", false, "print the commands that block the flood, one per line")
+	return question[*api.Floods]{
+		ask: func(c *cobra.Command, of *client.Client, _ []string) (*api.Floods, error) {
+			if past && propose {
+				return nil, usageError{errors.New("--history and --propose: want one of them")}
+			}
+			return of.Floods(c.Context())
+		},
+		text: func(c *cobra.Command, f *api.Floods) {
+			switch out := c.OutOrStdout(); {
+			case past:
+				printPastFloods(out, f)
+			case propose:
+				if f.Now != nil {
+					for _, command := range f.Now.Commands() {
+						fmt.Fprintln(out, command)
+					}
+				}
+				if f.Now == nil || len(f.Now.Commands()) == 0 {
+					fmt.Fprintln(c.ErrOrStderr(), proposesNothing(f))
+				}
+			default:
+				printFlood(out, f, time.Now())
+			}
+		},
+	}.complete(c)
+}
+
+func proposesNothing(f *api.Floods) string {
+	if f.Now == nil {
+		return "no flood: nothing to propose"
+	}
+	return "nothing to propose: " + f.Now.Do()
+}
+
+// noFlood says that there is none, and how sure that is.
+func noFlood(f *api.Floods) string {
+	switch {
+	case !f.Sampled:
+		return "not known: packets are not sampled (samples: false in weir.yaml)"
+	case f.Quiet < 3:
+		return fmt.Sprintf("not known yet: %s; what is usual takes 3 seconds to learn", quantity.SI(f.Rate, 1, "pps"))
+	}
+	return fmt.Sprintf("no flood: %s, usual %s", quantity.SI(f.Rate, 1, "pps"), usualRate(f))
+}
+
+func usualRate(f *api.Floods) string {
+	return fmt.Sprintf("%s ± %s", quantity.SI(f.Usual, 1, "pps"), quantity.SI(f.Varies, 1, "pps"))
+}
+
+func printFlood(out io.Writer, f *api.Floods, now time.Time) {
+	x := f.Now
+	if x == nil {
+		fmt.Fprintln(out, noFlood(f))
+		if len(f.Past) > 0 {
+			fmt.Fprintf(out, "the last one ended %s: weir flood --history\n", relative(f.Past[0].End, now))
+		}
+		return
+	}
+	head := "FLOOD"
+	if x.Kind == api.FloodUsers {
+		head = "MORE THAN USUAL"
+	}
+	fmt.Fprintf(out, "%s since %s (%v)   %s, usual %s\n", head, x.Begin.Local().Format(time.TimeOnly),
+		quantity.Duration(now.Sub(x.Begin).Round(time.Second)), quantity.SI(x.Rate, 1, "pps"), usualRate(f))
+	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	if x.Destination != "" {
+		fmt.Fprintf(t, "to\t%s (%s)\n", x.Destination, inPercent(x.DestinationShare))
+		text := "some " + humanize.Comma(int64(math.Round(x.Sources)))
+		if x.LargestSources < 0.5 {
+			text += "; the largest 100 send " + inPercent(x.LargestSources) + ": blocking sources will not help"
+		} else {
+			text += "; the largest 100 send " + inPercent(x.LargestSources)
+		}
+		fmt.Fprintf(t, "sources\t%s\n", text)
+	}
+	label := "it is"
+	for i, line := range x.Is() {
+		if len(x.Rules) > 0 && i < len(x.Rules) {
+			line = fmt.Sprintf("%d  %s", i+1, line)
+		} else if len(x.Rules) > 0 {
+			line = "   " + line
+		}
+		fmt.Fprintf(t, "%s\t%s\n", label, line)
+		label = ""
+	}
+	fmt.Fprintf(t, "dropped\t%s of it now\n", inPercent(x.Dropped))
+	label = "would hit"
+	for i := range x.Rules {
+		r := &x.Rules[i]
+		fmt.Fprintf(t, "%s\t%d: %v usual conversations, %v usual packets\n", label, i+1, r.Conversations, r.Packets)
+		label = ""
+		if e := r.Entry; e != nil && !e.Whole {
+			fmt.Fprintf(t, "\t   as an entry, %s: %v and %v\n", e.Entry, e.Conversations, e.Packets)
+		}
+	}
+	if x.Proposed {
+		fmt.Fprintf(t, "not sure\t%s\n", "few usual seconds are known, or it came during another flood")
+	}
+	fmt.Fprintf(t, "do\t%s\n", x.Do())
+	t.Flush()
+}
+
+func inPercent(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) }
+
+func printPastFloods(out io.Writer, f *api.Floods) {
+	if len(f.Past) == 0 {
+		fmt.Fprintln(out, "no flood is over yet")
+		return
+	}
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "%s\t%s\t%9s\t%9s\t%s\t%s\n", "began", "for", "peak", "usual", "to", "it was")
+	for i := range f.Past {
+		x := &f.Past[i]
+		var is []string
+		for j := range x.Rules {
+			is = append(is, x.Rules[j].Pattern)
+		}
+		if len(is) == 0 {
+			is = []string{map[api.FloodKind]string{api.FloodUsers: "users", api.FloodNothing: "like users"}[x.Kind] + ", " + x.Of}
+		}
+		fmt.Fprintf(t, "%s\t%v\t%9s\t%9s\t%s\t%s\n", x.Begin.Local().Format(time.DateTime), quantity.Duration(x.End.Sub(x.Begin).Round(time.Second)),
+			quantity.SI(x.Peak, 1, "pps"), quantity.SI(x.Usual, 1, "pps"), x.Destination, strings.Join(is, "; "))
+	}
+	t.Flush()
+}

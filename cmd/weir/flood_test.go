@@ -1,0 +1,62 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+)
+
+func TestFlood(t *testing.T) {
+	began := time.Now().Add(-41 * time.Second)
+	answers := api.FloodRule{
+		Pattern: "udp length 468 sport 123 dst 203.0.113.10/32", Name: "NTP answers", Share: 0.6,
+		Packets: api.FloodShare{Hits: 0, Of: 9600}, Conversations: api.FloodShare{Hits: 0, Of: 612},
+		Entry: &api.FloodEntry{
+			Entry: "udp *:123 > 203.0.113.10:*", Packets: api.FloodShare{Hits: 2, Of: 9600}, Conversations: api.FloodShare{Hits: 1, Of: 612}, Blocks: true,
+		},
+	}
+	fragments := api.FloodRule{Pattern: "fragment later", Name: "later fragments", Share: 0.38, Packets: api.FloodShare{Of: 9600}, Conversations: api.FloodShare{Of: 612}}
+	d := &fakeDaemon{floods: api.Floods{Sampled: true, Quiet: 24, Rate: 212_000, Usual: 14_000, Varies: 2_000, Past: []api.Flood{}, Now: &api.Flood{
+		Begin: began, Kind: api.FloodRuled, Of: "packets", Rate: 212_000, Usual: 14_000, Destination: "203.0.113.10", DestinationShare: 0.97,
+		Sources: 11_900, LargestSources: 0.02, Rules: []api.FloodRule{answers, fragments},
+	}}}
+	socket := serveDaemon(t, d)
+	show := func(want string, args ...string) {
+		t.Helper()
+		code, out, log := weir(t, "", append([]string{"flood", "--socket", socket}, args...)...)
+		if _, rest, ok := strings.Cut(out, ")   "); ok && strings.HasPrefix(out, "FLOOD") {
+			out = rest // without times
+		}
+		if code != exitOK || out+log != want {
+			t.Errorf("%v: exit code %d\n%s%s\nwant\n%s", args, code, out, log, want)
+		}
+	}
+	show(`212 kpps, usual 14 kpps ± 2 kpps
+to          203.0.113.10 (97 %)
+sources     some 11,900; the largest 100 send 2 %: blocking sources will not help
+it is       1  udp length 468 sport 123 dst 203.0.113.10/32, 60 %: NTP answers
+            2  fragment later, 38 %: later fragments
+               everything else, 2 %
+dropped     0 % of it now
+would hit   1: 0 of 612 usual conversations, 0 of 9,600 usual packets
+               as an entry, udp *:123 > 203.0.113.10:*: 1 of 612 and 2 of 9,600
+            2: 0 of 612 usual conversations, 0 of 9,600 usual packets
+do          weir block --ttl 10m 'udp *:123 > 203.0.113.10:*'
+`)
+	show("weir block --ttl 10m 'udp *:123 > 203.0.113.10:*'\n", "--propose")
+	show("no flood is over yet\n", "--history")
+	d.floods.Now.Rules[0].Entry.Blocks = false
+	show("nothing to propose: no entry of a list says it without hitting more: ask upstream to drop the pattern\n", "--propose")
+	d.floods.Past, d.floods.Now = []api.Flood{*d.floods.Now}, nil
+	end := began.Add(30 * time.Second)
+	d.floods.Past[0].End = &end
+	show("no flood: 212 kpps, usual 14 kpps ± 2 kpps\nthe last one ended 11s ago: weir flood --history\n")
+	d.floods = api.Floods{Past: []api.Flood{}}
+	show("not known: packets are not sampled (samples: false in weir.yaml)\n")
+	show("no flood: nothing to propose\n", "--propose")
+	if code, _, _ := weir(t, "", "flood", "--socket", socket, "--history", "--propose"); code != exitUsage {
+		t.Errorf("both: exit code %d", code)
+	}
+}

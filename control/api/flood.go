@@ -1,0 +1,150 @@
+package api
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+)
+
+// Floods says whether what comes in is as usual, by a sample of the packets of each second:
+// GET /v1/floods.
+type Floods struct {
+	Time    time.Time `json:"time"`
+	Sampled bool      `json:"sampled"` // false: nothing is known, without samples
+	Quiet   int       `json:"quiet"`   // usual seconds with which one is compared; below 3 with none
+	Rate    float64   `json:"rate"`    // packets in the last second
+	Usual   float64   `json:"usual"`   // packets a second, the mean of these seconds
+	Varies  float64   `json:"varies"`  // standard deviation of that
+	Now     *Flood    `json:"now,omitempty"`
+	Past    []Flood   `json:"past"` // the latest first, 100 at most
+}
+
+// Flood is a time in which more came in than usual. Shares are from 0 to 1.
+type Flood struct {
+	Begin time.Time  `json:"begin"`
+	End   *time.Time `json:"end,omitempty"` // nil: it goes on
+	Kind  FloodKind  `json:"kind"`
+	Of    string     `json:"of"`    // what was above the usual first: packets, bits, or a class of traffic
+	Rate  float64    `json:"rate"`  // packets in the last second
+	Peak  float64    `json:"peak"`  // in the largest second
+	Usual float64    `json:"usual"` // packets a second before
+
+	Destination      string  `json:"destination"` // the most frequent one of the flood's packets
+	DestinationShare float64 `json:"destination_share"`
+	Sources          float64 `json:"sources"`         // how many send the flood's packets in a second, at least: an estimate
+	LargestSources   float64 `json:"largest_sources"` // share of the 100 largest of these
+	Dropped          float64 `json:"dropped"`         // share of the flood's packets that weir drops
+	Conversing       float64 `json:"conversing"`      // share of the flood's packets in conversations of this host
+
+	Rules []FloodRule `json:"rules"` // the smallest sets of conditions that match it
+	// Proposed rules are less sure: too few usual seconds are known, or something else has changed
+	// during a flood.
+	Proposed bool `json:"proposed"`
+}
+
+// FloodKind says what can be done about a flood.
+type FloodKind string
+
+// The kinds.
+const (
+	FloodRuled   FloodKind = "rules"      // rules match it
+	FloodUsers   FloodKind = "users"      // it is in conversations
+	FloodNothing FloodKind = "like-users" // nothing in its headers distinguishes it from users
+)
+
+// FloodRule is a set of conditions that packets of a flood meet, with its evidence.
+type FloodRule struct {
+	Pattern       string      `json:"pattern"`
+	Name          string      `json:"name,omitempty"` // what such packets are, if they have a name
+	Share         float64     `json:"share"`          // of the packets of the last second
+	Rate          float64     `json:"rate"`           // packets a second, when it was found
+	Covered       float64     `json:"covered"`        // of what was above the usual then
+	Sources       int         `json:"sources"`        // distinct ones among the sampled packets
+	Packets       FloodShare  `json:"packets"`        // of usual seconds that it matches
+	Conversations FloodShare  `json:"conversations"`  // of usual seconds of which it matches a packet
+	Entry         *FloodEntry `json:"entry,omitempty"`
+	Addresses     []string    `json:"addresses,omitempty"` // the only sources that the rule matches
+}
+
+// FloodEntry is the part of a rule that an entry of a list can have. It matches more.
+type FloodEntry struct {
+	Entry         string     `json:"entry"`
+	Whole         bool       `json:"whole"` // it matches what the rule does
+	Packets       FloodShare `json:"packets"`
+	Conversations FloodShare `json:"conversations"`
+	Blocks        bool       `json:"blocks"` // few enough of these to block it
+}
+
+// FloodShare is how many there are of a number of sampled ones, and the bounds of the share, 95 %.
+type FloodShare struct {
+	Hits int     `json:"hits"`
+	Of   int     `json:"of"`
+	Low  float64 `json:"low"`
+	High float64 `json:"high"`
+}
+
+// String says it as in "2 of 612".
+func (s FloodShare) String() string {
+	return humanize.Comma(int64(s.Hits)) + " of " + humanize.Comma(int64(s.Of))
+}
+
+// floodTTL is for how long what is proposed blocks.
+const floodTTL = "10m"
+
+// Commands returns commands that block the flood, and nothing that was usual beyond the bound of
+// [FloodEntry.Blocks].
+func (f *Flood) Commands() (all []string) {
+	const addresses = 100 // in a line
+	for i := range f.Rules {
+		r := &f.Rules[i]
+		if r.Entry != nil && r.Entry.Blocks {
+			all = append(all, "weir block --ttl "+floodTTL+" '"+r.Entry.Entry+"'")
+		}
+		for of := r.Addresses; len(of) > 0; of = of[min(len(of), addresses):] {
+			all = append(all, "weir block --ttl "+floodTTL+" "+strings.Join(of[:min(len(of), addresses)], " "))
+		}
+	}
+	return all
+}
+
+// Is returns what the flood consists of, a line for each rule and one for the rest.
+func (f *Flood) Is() (lines []string) {
+	rest := 1.0
+	for i := range f.Rules {
+		r := &f.Rules[i]
+		text := fmt.Sprintf("%s, %.0f %%", r.Pattern, 100*r.Share)
+		if r.Name != "" {
+			text += ": " + r.Name
+		}
+		lines = append(lines, text)
+		rest -= r.Share
+	}
+	if len(lines) == 0 {
+		return []string{fmt.Sprintf("%s, %.0f %% of them in conversations", f.Of, 100*f.Conversing)}
+	}
+	return append(lines, fmt.Sprintf("everything else, %.0f %%", 100*max(0, rest)))
+}
+
+// Do says what to do about the flood, in a sentence or a command.
+func (f *Flood) Do() string {
+	commands := f.Commands()
+	switch {
+	case f.End != nil:
+		return "nothing: it is over"
+	case f.Kind == FloodUsers:
+		return "nothing here stops only attackers: these are users. A tracker can limit each source"
+	case f.Kind == FloodNothing && f.Of == "SYN":
+		return "no rule tells them from users: sysctl net.ipv4.tcp_syncookies=1 lets the host answer them all"
+	case f.Kind == FloodNothing:
+		return "no rule tells them from users. A tracker can limit each source"
+	case f.Dropped >= 0.95:
+		return "nothing: weir drops it"
+	case len(commands) == 1:
+		return commands[0]
+	case len(commands) > 1:
+		return "weir flood --propose prints the commands"
+	}
+	return "no entry of a list says it without hitting more: ask upstream to drop the pattern"
+}

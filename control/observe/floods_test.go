@@ -1,0 +1,201 @@
+package observe
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/control/stage/sampler"
+	"weir/filter/flood"
+	"weir/filter/verdict"
+)
+
+// scene makes seconds of traffic, one after the other.
+type scene struct {
+	random *rand.Rand
+	now    time.Time
+}
+
+func newScene() *scene {
+	return &scene{rand.New(rand.NewPCG(58, 1)), time.Date(2026, 7, 1, 3, 0, 0, 0, time.UTC)}
+}
+
+var target = netip.MustParseAddr("203.0.113.10").As16()
+
+func (s *scene) packet(sport, dport, length int) flood.Record {
+	r := s.random
+	return flood.Record{
+		Src: netip.AddrFrom4([4]byte{byte(11 + r.IntN(90)), byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32())}).As16(), Dst: target, IPv4: true,
+		Protocol: 17, SrcPort: uint16(sport), DstPort: uint16(dport), Length: uint16(length), TTL: 60, ID: uint16(r.Uint32()), Conversing: flood.Stranger,
+	}
+}
+
+// second has 300 packets of users, and n of something else.
+func (s *scene) second(n int, more func() flood.Record) *Second {
+	second := &Second{Begin: s.now, End: s.now.Add(time.Second), Packets: uint64(300 + n)}
+	s.now = second.End
+	add := func(r flood.Record) {
+		second.Records = append(second.Records, sampler.Record{Record: r, IP: true, Weight: 1})
+	}
+	for range 300 {
+		r := s.packet(1024+s.random.IntN(60000), 443, 60+s.random.IntN(1200))
+		r.Conversing = flood.Conversant
+		add(r)
+	}
+	for range n {
+		add(more())
+	}
+	return second
+}
+
+func (s *scene) answers() flood.Record { return s.packet(123, 443, 468) }
+
+func noDrops(verdict.Reason) bool { return false }
+
+// quiet looks at seconds without a flood.
+func (s *scene) quiet(t *testing.T, f *Floods, n int) {
+	t.Helper()
+	for range n {
+		if begun, ended, err := f.Second(s.second(0, nil), noDrops); begun != nil || ended != nil || err != nil {
+			t.Fatalf("%+v, %+v, %v", begun, ended, err)
+		}
+	}
+}
+
+// A flood is known from its first second on, and over ten seconds after its last. An entry blocks it.
+func TestFloods(t *testing.T) {
+	f, s := new(Floods), newScene()
+	s.quiet(t, f, 12)
+	began := s.now
+	begun, _, err := f.Second(s.second(2700, s.answers), noDrops)
+	if err != nil || begun == nil {
+		t.Fatalf("%+v, %v", begun, err)
+	}
+	if begun.Kind != api.FloodRuled || !begun.Begin.Equal(began) || len(begun.Rules) != 1 || begun.Destination != "203.0.113.10" || begun.Usual != 300 {
+		t.Errorf("%+v", begun)
+	}
+	r := begun.Rules[0]
+	if r.Name != "NTP answers" || r.Packets.Hits != 0 || r.Packets.Of != 12*300 || r.Share < 0.89 || r.Share > 0.91 {
+		t.Errorf("%+v", r)
+	}
+	if e := r.Entry; e == nil || e.Whole || !e.Blocks || !strings.HasPrefix(e.Entry, "udp ") || !strings.Contains(e.Entry, ":123 > ") {
+		t.Errorf("%+v", e)
+	}
+	for range 5 {
+		if begun, ended, _ := f.Second(s.second(2700, s.answers), noDrops); begun != nil || ended != nil {
+			t.Fatalf("%+v, %+v", begun, ended)
+		}
+	}
+	blocked := func() flood.Record {
+		r := s.answers()
+		r.Reason = uint8(verdict.Blocked)
+		return r
+	}
+	f.Second(s.second(2700, blocked), func(reason verdict.Reason) bool { return reason == verdict.Blocked })
+	if x := f.Present().Now; x == nil || x.Dropped != 1 || x.Do() != "nothing: weir drops it" || x.Peak != 3000 {
+		t.Errorf("%+v", x)
+	}
+	for i := range 20 {
+		// Nothing at all may come in.
+		second := &Second{Begin: s.now, End: s.now.Add(time.Second)}
+		s.now = second.End
+		if _, ended, _ := f.Second(second, noDrops); (ended != nil) != (i == floodEnd-1) {
+			t.Fatalf("second %d: %+v", i, ended)
+		}
+	}
+	if p := f.Present(); p.Now != nil || len(p.Past) != 1 || p.Past[0].End == nil || p.Past[0].Rules[0].Pattern != r.Pattern {
+		t.Errorf("%+v", p)
+	}
+}
+
+// What no rule matches is named by its second second, and what it is is said.
+func TestCrowd(t *testing.T) {
+	f, s := new(Floods), newScene()
+	s.quiet(t, f, 12)
+	users := func() flood.Record {
+		r := s.packet(1024+s.random.IntN(60000), 443, 60+s.random.IntN(1200))
+		r.Conversing = flood.Conversant
+		return r
+	}
+	for i := range 3 {
+		begun, _, _ := f.Second(s.second(2700, users), noDrops)
+		if (begun != nil) != (i == 1) {
+			t.Fatalf("second %d: %+v", i, begun)
+		}
+	}
+	if x := f.Present().Now; x.Kind != api.FloodUsers || x.Conversing < 0.99 || len(x.Commands()) != 0 || !strings.Contains(x.Do(), "users") {
+		t.Errorf("%+v", x)
+	}
+	// What lasts for an hour becomes usual.
+	s.now = s.now.Add(becomesUsual)
+	if _, ended, _ := f.Second(s.second(2700, users), noDrops); ended == nil {
+		t.Error("it goes on")
+	}
+}
+
+// A flood goes on over a restart, kill -9 included, and does not become usual by it.
+func TestFloodsKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "floods")
+	f, s := new(Floods), newScene()
+	s.now = time.Now() // the age of a file is by the clock
+	if err := f.Keep(path); err != nil {
+		t.Fatal(err)
+	}
+	s.quiet(t, f, 12)
+	began := s.now
+	f.Second(s.second(2700, s.answers), noDrops)
+	again := func() *Floods {
+		f := new(Floods)
+		if err := f.Keep(path); err != nil {
+			t.Error(err)
+		}
+		return f
+	}
+	next := again()
+	begun, _, err := next.Second(s.second(2700, s.answers), noDrops)
+	if err != nil || begun == nil || begun.Kind != api.FloodRuled || !begun.Begin.Equal(began) || begun.End != nil {
+		t.Fatalf("after kill -9: %+v, %v", begun, err)
+	}
+	// It ends when nobody looks.
+	next = again()
+	s.quiet(t, next, 61)
+	if p := next.Present(); len(p.Past) != 1 || p.Past[0].End == nil || p.Now != nil {
+		t.Errorf("%+v", p)
+	}
+	if err := next.Save(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)/2] ^= 1
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	damaged := new(Floods)
+	if err := damaged.Keep(path); err == nil || !strings.Contains(err.Error(), "checksum") || damaged.detector.Quiet() != 0 || len(damaged.Present().Past) != 1 {
+		t.Errorf("a damaged baseline: %v, %+v", err, damaged.Present())
+	}
+	// Where nothing can be saved, floods are found all the same.
+	f = new(Floods)
+	if err := f.Keep(filepath.Join(t.TempDir(), "missing", "floods")); err != nil {
+		t.Error(err)
+	}
+	s.now = time.Now()
+	var failed error
+	for i := range 13 {
+		begun, _, err = f.Second(s.second(2700*(i/12), s.answers), noDrops)
+		if err != nil {
+			failed = err
+		}
+	}
+	if begun == nil || failed == nil {
+		t.Errorf("without a disk: %+v, %v", begun, failed)
+	}
+}

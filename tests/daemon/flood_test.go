@@ -1,0 +1,106 @@
+package daemon
+
+import (
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/filter/key"
+	"weir/filter/packet"
+	"weir/tests/wait"
+)
+
+// A flood from the addresses of users is named, and the command that is proposed stops it and none of
+// them. It goes on in what weir says over kill -9, and is over when it is.
+func TestFlood(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.configure(h.B.Iface, "lists: {manual: {}}\n")
+	d := h.start(releases[0])
+	to := netip.MustParseAddr("203.0.113.1")
+	h.A.StartFlood(t, 0.05, func(src netip.Addr) []byte {
+		n := uint16(src.As4()[3])
+		frame := packet.Frame(key.Tuple{Src: src, Dst: to, Proto: 17, HasPorts: true, SrcPort: 40_000 + n, DstPort: 443})
+		return append(frame, make([]byte, 2*n)...)
+	})
+	floods := func(what string, is func(*api.Floods) bool) *api.Floods {
+		t.Helper()
+		var now *api.Floods
+		wait.For(t, what, func() bool {
+			var err error
+			now, err = h.api.Floods(t.Context())
+			return err == nil && is(now)
+		})
+		return now
+	}
+	floods("a baseline", func(f *api.Floods) bool { return f.Quiet >= 12 && f.Now == nil })
+	if out := h.succeeds("", "flood"); !strings.HasPrefix(out, "no flood: ") {
+		t.Errorf("before the flood: %s", out)
+	}
+	began := time.Now()
+	flood := h.A.StartFlood(t, 1, func(src netip.Addr) []byte {
+		return append(packet.Frame(key.Tuple{Src: src, Dst: to, Proto: 17, HasPorts: true, SrcPort: 123, DstPort: 443}), make([]byte, 440)...)
+	})
+	f := floods("a flood", func(f *api.Floods) bool { return f.Now != nil && f.Now.Kind == api.FloodRuled })
+	t.Logf("named after %v: %v; %s", time.Since(began).Round(time.Millisecond), f.Now.Is(), f.Now.Do())
+	if f.Now.Destination != to.String() || f.Now.Dropped != 0 || f.Now.Begin.After(time.Now()) || f.Now.Begin.Before(began.Add(-2*time.Second)) {
+		t.Errorf("%+v", f.Now)
+	}
+	proposed := strings.TrimSpace(h.succeeds("", "flood", "--propose"))
+	entry, ok := strings.CutPrefix(proposed, "weir block --ttl 10m '")
+	if !ok || strings.Contains(proposed, "\n") {
+		t.Fatalf("proposed: %q", proposed)
+	}
+	h.succeeds("", "block", "--ttl", "10m", strings.TrimSuffix(entry, "'"))
+
+	// At the other end: nothing of the flood comes any more, and the users do.
+	var flooded, users atomic.Uint64
+	rx := h.B.Receiver(t)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			frame, err := rx.Receive(time.Second)
+			if t.Context().Err() != nil {
+				return
+			}
+			if p, _ := packet.Parse(frame); err != nil || !p.HasAddresses {
+				continue
+			} else if p.SrcPort == 123 {
+				flooded.Add(1)
+			} else if p.DstPort == 443 {
+				users.Add(1)
+			}
+		}
+	}()
+	t.Cleanup(func() { <-ended })
+	wait.For(t, "users' packets", func() bool { return users.Load() > 500 })
+	if n := flooded.Load(); n != 0 {
+		t.Errorf("%d packets of the flood came through", n)
+	}
+	floods("that weir drops it", func(f *api.Floods) bool {
+		return f.Now != nil && f.Now.Dropped == 1 && f.Now.Do() == "nothing: weir drops it"
+	})
+	since := f.Now.Begin
+	d.kill()
+	d = h.start(releases[0])
+	f = floods("the flood after kill -9", func(f *api.Floods) bool { return f.Now != nil })
+	if !f.Now.Begin.Equal(since) || f.Now.Kind != api.FloodRuled {
+		t.Errorf("after kill -9: %+v", f.Now)
+	}
+	flood.Stop()
+	floods("its end", func(f *api.Floods) bool { return f.Now == nil && len(f.Past) == 1 })
+	if out := h.succeeds("", "flood", "--history"); strings.Count(out, "\n") != 2 || !strings.Contains(out, "sport 123") {
+		t.Errorf("afterwards:\n%s", out)
+	}
+	d.stop()
+	h.start(releases[0])
+	var past api.Floods
+	if err := json.Unmarshal([]byte(h.succeeds("", "flood", "--json")), &past); err != nil || len(past.Past) != 1 || !past.Past[0].Begin.Equal(since) {
+		t.Errorf("after a restart: %v, %+v", err, past)
+	}
+}
