@@ -22,15 +22,15 @@ func newFlood() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "flood",
 		Short: "Say whether there is a flood, what it consists of, and what to do",
-		Long: `Compares what comes in with the last seconds that were as usual, and says what is
-above it: the smallest sets of conditions that the packets of a flood meet, such
-as "udp length 468 sport 123", and how many of the usual packets and
-conversations meet them, too. It looks at a sample of the packets of each
-second, at all interfaces together, dropped packets included.
+		Long: `Compares what comes in with the last seconds that were as usual, and shows the
+smallest sets of conditions that the packets of a flood meet, such as
+"udp length 468 sport 123", and how many of the usual packets and conversations
+meet them, too. It looks at a sample of the packets of each second, at all
+interfaces together, dropped packets included.
 
-A rule is what was seen, and is not enforced. "do" has a command where an entry
-of a list can block the flood and few others: at most 0.8 % of what was usual.
-Look at these figures before you run it.`,
+Nothing is blocked by itself. "do" has a command where an entry of a list can
+block the flood, and at most 0.8 % of the usual packets and conversations. Look
+at these figures before you run it.`,
 		Example: `  weir flood
   weir flood --history
   weir flood --propose | sh

@@ -60,7 +60,7 @@ type FloodRule struct {
 	Name          string      `json:"name,omitempty"` // what such packets are, if they have a name
 	Share         float64     `json:"share"`          // of the packets of the last second
 	Rate          float64     `json:"rate"`           // packets a second, when it was found
-	Covered       float64     `json:"covered"`        // of what was above the usual then
+	Covered       float64     `json:"covered"`        // of the excess over the usual rate then
 	Sources       int         `json:"sources"`        // distinct ones among the sampled packets
 	Packets       FloodShare  `json:"packets"`        // of usual seconds that it matches
 	Conversations FloodShare  `json:"conversations"`  // of usual seconds of which it matches a packet
@@ -136,9 +136,9 @@ func (f *Flood) Do() string {
 	case f.Kind == FloodUsers:
 		return "nothing here stops only attackers: these are users. A tracker can limit each source"
 	case f.Kind == FloodNothing && f.Of == "SYN":
-		return "no rule tells them from users: sysctl net.ipv4.tcp_syncookies=1 lets the host answer them all"
+		return "no rule separates them from users: sysctl net.ipv4.tcp_syncookies=1 lets the host answer them all"
 	case f.Kind == FloodNothing:
-		return "no rule tells them from users. A tracker can limit each source"
+		return "no rule separates them from users. A tracker can limit each source"
 	case f.Dropped >= 0.95:
 		return "nothing: weir drops it"
 	case len(commands) == 1:

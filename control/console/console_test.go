@@ -430,6 +430,12 @@ func TestHeadline(t *testing.T) {
 	drops := func(reason string, pps float64) api.ReasonRate {
 		return api.ReasonRate{Reason: reason, Packets: pps, Drops: true}
 	}
+	flooded := func(top api.Top, kind api.FloodKind, dropped float64) api.Top {
+		top.Flood = &api.Flood{Kind: kind, Dropped: dropped, Rules: []api.FloodRule{{
+			Pattern: "udp sport 123", Name: "NTP answers", Share: 0.9, Entry: &api.FloodEntry{Entry: "udp *:123 > *:*", Blocks: true},
+		}}}
+		return top
+	}
 	lists := []api.ListRate{{Name: "level1", Packets: 3}}
 	heavy := []api.Tracker{{Key: "src", Unit: "packets", Heavy: 2, Flows: []api.Flow{{Key: "192.0.2.1", Heavy: true}, {Key: "192.0.2.2", Heavy: true}}}}
 	forged := []api.Tracker{{Key: "src", Unit: "packets", Heavy: 1, Spread: 11234, Flows: []api.Flow{{Key: "192.0.2.1", Heavy: true, Share: 0.015}}}}
@@ -441,6 +447,12 @@ func TestHeadline(t *testing.T) {
 		usual    usual
 		want     string
 	}{
+		{"a named flood", flooded(reasons(clean(90)), api.FloodRuled, 0), nil, nil, known, "Flood: 90 pps arrive, the usual is 10 pps. It is udp sport 123, 90 %: NTP answers; everything else, 10 %. " +
+			"Do: weir block --ttl 10m &#39;udp *:123 &gt; *:*&#39;. Nothing is dropped."},
+		{"a crowd", flooded(reasons(clean(90)), api.FloodUsers, 0), nil, nil, known, "More than usual: 90 pps arrive, the usual is 10 pps. It is udp sport 123, 90 %: NTP answers; everything else, 10 %. " +
+			"Do: nothing here stops only attackers: these are users. A tracker can limit each source. Nothing is dropped."},
+		{"a named flood that is dropped", flooded(reasons(clean(10), drops("blocked", 80)), api.FloodRuled, 1), lists, nil, known, "Flood held off: 90 pps arrive, the usual is 10 pps. It is udp sport 123, 90 %: NTP answers; everything else, 10 %. " +
+			"Do: nothing: weir drops it. 88.9 % is dropped, most by list level1."},
 		{"quiet", reasons(clean(12)), nil, nil, known, "No flood: 12 pps arrive, the usual is 10 pps. Nothing is dropped."},
 		{"a host that has just started", reasons(clean(5000)), nil, nil, usual{}, "Traffic: 5 kpps arrive, the usual is not known yet. Nothing is dropped."},
 		{"lists alone", reasons(clean(9), drops("blocked", 3)), lists, nil, known, "No flood: 12 pps arrive, the usual is 10 pps. 25.0 % is dropped, most by list level1."},

@@ -100,8 +100,12 @@ func (v *view) headline(m *markup) {
 	}
 	above := v.usual.known && t.Packets >= floodLeast && t.Packets >= floodTimes*v.usual.rate
 	class, what := "calm", "No flood"
-	switch {
-	case stopped > floodShare*t.Packets:
+	switch f := t.Flood; {
+	case f != nil && f.Kind == api.FloodUsers:
+		class, what = "flood", "More than usual"
+	case f != nil && f.Dropped < 0.5:
+		class, what = "flood", "Flood"
+	case f != nil, stopped > floodShare*t.Packets:
 		class, what = "flood", "Flood held off"
 	case above:
 		class, what = "flood", "Flood"
@@ -120,6 +124,9 @@ func (v *view) headline(m *markup) {
 		text += ", the usual is not known yet"
 	}
 	text += ". "
+	if f := t.Flood; f != nil {
+		text += "It is " + strings.Join(f.Is(), "; ") + ". Do: " + f.Do() + ". "
+	}
 	switch {
 	case heavy == 1:
 		text += first + " is above its limit. "

@@ -212,8 +212,8 @@ func (n *notices) Follow(states []attach.State, named []netif.Target) {
 	n.interfaces = next
 }
 
-// Second takes in the rates of a second.
-func (n *notices) Second(r traffic.Rates) {
+// Second takes in the rates of a second, and the flood that is known by then, or nil.
+func (n *notices) Second(r traffic.Rates, flood *api.Flood) {
 	dropped, what := r.Dropped, "packets are dropped"
 	if r.Monitor {
 		dropped, what = float64(r.Grown[verdict.WouldBlock].Packets)/max(r.Interval.Seconds(), 1e-3), "packets would be dropped"
@@ -234,6 +234,10 @@ func (n *notices) Second(r traffic.Rates) {
 		drops.Monitor, drops.Arriving = r.Monitor, of.arriving
 		e := notify.Event{Kind: notify.Surge, State: state, Severity: notify.Warning, Drops: drops}
 		e.Text = fmt.Sprintf("a surge of %s: %.0f %s a second, %.0f on average before", of.name, drops.Rate, of.unit, drops.Average)
+		if state == notify.Begin && flood != nil {
+			drops.Is, drops.Do = flood.Is(), flood.Do()
+			e.Text += fmt.Sprintf(". It is: %s. Do: %s", strings.Join(drops.Is, "; "), drops.Do)
+		}
 		if state == notify.End {
 			e.Severity, e.Text = notify.Info, fmt.Sprintf("the surge of %s is over: %.0f %s a second", of.name, drops.Rate, of.unit)
 		}

@@ -96,7 +96,7 @@ func (o *observers) publish(now time.Time, r traffic.Rates, manual *api.MonitorO
 	o.readings.policy.Store(m.Policy())
 	o.readings.top.Store(top)
 	o.sample(now, &r)
-	o.notifier.Second(r)
+	o.notifier.Second(r, o.floods.Present().Now)
 }
 
 // reasonRates returns the rates of the reasons that have had packets.
@@ -339,6 +339,7 @@ func (r *readings) Metrics() metrics.Snapshot {
 		}
 	}
 	s.LongestTurn = r.loop.Longest()
+	s.Floods = r.floods.Present()
 	if r.logging != nil {
 		s.LogFailed = r.logging.Failed()
 	}

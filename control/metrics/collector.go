@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"weir/control/api"
 	"weir/control/feed"
 	"weir/control/observe/traffic"
 	"weir/control/stage"
@@ -105,6 +106,9 @@ var (
 	mapBytes   = gauge("weir_map_bytes", "Kernel memory of the filter maps.")
 	loads      = describe("weir_load_duration_seconds", "Time from the start of reading the lists until they were active.")
 	updates    = describe("weir_update_duration_seconds", "Time until changes made in place were active.")
+
+	floods       = gauge("weir_flood", "Whether a flood of this kind is under way, by sampled packets: weir flood says what it is.", "kind")
+	floodDropped = gauge("weir_flood_dropped_ratio", "Share of the flood's packets that weir drops; 1 while there is none.")
 
 	longestTurn = gauge("weir_longest_turn_seconds", "Longest time for which commands had to wait for other work, in the last minute or two.")
 
@@ -288,6 +292,17 @@ func (s sink) filter(of *Snapshot) {
 
 	s.durations(loads, &of.Loads)
 	s.durations(updates, &of.Updates)
+	if of.Floods.Sampled {
+		dropped := 1.0
+		for _, kind := range []api.FloodKind{api.FloodRuled, api.FloodUsers, api.FloodNothing} {
+			now := of.Floods.Now != nil && of.Floods.Now.Kind == kind
+			s.put(floods, truth(now), string(kind))
+			if now {
+				dropped = of.Floods.Now.Dropped
+			}
+		}
+		s.put(floodDropped, dropped)
+	}
 	s.put(longestTurn, of.LongestTurn.Seconds())
 	s.put(stateUnsaved, truth(of.Unsaved))
 	s.put(logFailed, float64(of.LogFailed))

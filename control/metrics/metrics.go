@@ -10,6 +10,7 @@ import (
 	"time"
 	"weir/control/api"
 
+	"weir/control/api"
 	"weir/control/feed"
 	"weir/control/observe/traffic"
 	"weir/control/stage"
@@ -58,6 +59,8 @@ type Snapshot struct {
 
 	Loads   Durations // from the start of reading the lists until they are active
 	Updates Durations // of changes in place
+
+	Floods api.Floods
 
 	LongestTurn time.Duration // for which commands had to wait, in the last minute or two
 

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"weir/control/api"
 	"weir/control/feed"
 	"weir/control/observe/traffic"
 	"weir/control/quantity"
@@ -47,7 +48,7 @@ func ofAllStages(host bool) (all []stage.Sample) {
 func whole(t testing.TB) Snapshot {
 	at := time.Unix(1_800_000_000, 250e6)
 	s := Snapshot{
-		Version: "1.2.3", Unsaved: true, Mode: "approx", Generation: 7, MapBytes: 4096, Hot: 5,
+		Version: "1.2.3", Unsaved: true, Floods: api.Floods{Sampled: true, Now: &api.Flood{Kind: api.FloodRuled, Dropped: 0.25}}, Mode: "approx", Generation: 7, MapBytes: 4096, Hot: 5,
 		Interfaces: []traffic.Interface{
 			{Target: netif.Target{Iface: "eth0"}, XDP: "native", Unpinned: true, Penalties: new(3), Lost: 12, NotIP: loader.EtherTypes{ByType: map[uint16]loader.Counter{0x88e7: {Packets: 3}, 0: {Packets: 2}}, Others: loader.Counter{Packets: 1}}, Stages: ofAllStages(false), Counts: []traffic.Count{
 				{Reason: "clean", Counter: loader.Counter{Packets: 10, Bytes: 600}},
@@ -144,6 +145,9 @@ weir_interface_attached{direction="in",interface="eth0",netns="lab"} 0
 weir_interface_unpinned{direction="in",interface="eth0",netns=""} 1
 weir_interface_unpinned{direction="in",interface="eth0",netns="lab"} 0
 weir_state_unsaved 1
+weir_flood{kind="rules"} 1
+weir_flood{kind="users"} 0
+weir_flood_dropped_ratio 0.25
 weir_interface_info{direction="in",interface="eth0",netns="",xdp="native"} 1
 weir_penalties{interface="eth0",netns=""} 3
 weir_penalties_refused_total 7

@@ -125,11 +125,13 @@ type ChangeEvent struct {
 
 // DropsEvent is the rate of dropped packets, in packets a second.
 type DropsEvent struct {
-	Rate      float64 `json:"rate"`
-	Average   float64 `json:"average"`   // before the surge
-	Threshold float64 `json:"threshold"` // that the rate has exceeded
-	Monitor   bool    `json:"monitor"`   // they are counted only, not dropped
-	Arriving  bool    `json:"arriving"`  // the rates are of all packets that arrive, not of those that are dropped
+	Rate      float64  `json:"rate"`
+	Average   float64  `json:"average"`      // before the surge
+	Threshold float64  `json:"threshold"`    // that the rate has exceeded
+	Monitor   bool     `json:"monitor"`      // they are counted only, not dropped
+	Is        []string `json:"is,omitempty"` // what the packets of the flood that arrives are, if it is known
+	Do        string   `json:"do,omitempty"` // what to do about it
+	Arriving  bool     `json:"arriving"`     // the rates are of all packets that arrive, not of those that are dropped
 }
 
 // maxText bounds a text in an event, in bytes.

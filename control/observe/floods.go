@@ -104,7 +104,7 @@ func (f *Floods) Second(s *Second, drops func(verdict.Reason) bool) (begun, ende
 			f.detector.Forget()
 		}
 	}
-	if f.before != nil && f.seconds >= 60 { // it ended when nobody looked
+	if f.before != nil && f.seconds >= 60 { // it ended while no daemon ran
 		past = append([]api.Flood{*f.before}, past[:min(len(past), floodsKept-1)]...)
 		f.before = nil
 	}

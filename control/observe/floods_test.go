@@ -161,7 +161,7 @@ func TestFloodsKept(t *testing.T) {
 	if err != nil || begun == nil || begun.Kind != api.FloodRuled || !begun.Begin.Equal(began) || begun.End != nil {
 		t.Fatalf("after kill -9: %+v, %v", begun, err)
 	}
-	// It ends when nobody looks.
+	// It ends while no daemon runs.
 	next = again()
 	s.quiet(t, next, 61)
 	if p := next.Present(); len(p.Past) != 1 || p.Past[0].End == nil || p.Now != nil {

@@ -20,7 +20,7 @@ func TestEncoding(t *testing.T) {
 		t.Fatal(err)
 	}
 	if twice, _ := again.AppendBinary(nil); !bytes.Equal(twice, b) {
-		t.Error("another encoding of what was decoded")
+		t.Error("the encoding has changed")
 	}
 	flooded := many(3000, func() Record {
 		p := packetTo(r, protoUDP, 123, 443)

@@ -165,8 +165,8 @@ func (d *Detector) Quiet() int { return len(d.quiet) }
 // Usual returns the mean rate of the quiet seconds and its standard deviation, in packets a second.
 func (d *Detector) Usual() (mean, deviation float64) { return d.usual(0) }
 
-// Collateral returns what share of the packets of the quiet seconds rules match together, and of
-// what share of their conversations they match a packet.
+// Collateral returns the share of the quiet seconds' packets that rules match together, and the share
+// of their conversations with a packet that they match.
 func (d *Detector) Collateral(rules ...Rule) (packets, conversations Share) {
 	return collateral(rules, d.base())
 }

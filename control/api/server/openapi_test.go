@@ -83,7 +83,7 @@ func TestDocumentedPaths(t *testing.T) {
 func TestDocumentedSchemas(t *testing.T) {
 	want := map[string]any{}
 	for name, v := range map[string]any{
-		"Error": api.Failure{}, "Status": api.Status{}, "MonitorChange": api.MonitorChange{}, "EnforceChange": api.EnforceChange{}, "FlushChange": api.FlushChange{}, "Enforced": api.Enforced{}, "Monitored": api.Monitored{}, "PoliceChange": api.PoliceChange{}, "Policed": api.Policed{}, "Confirmed": api.Confirmed{}, "Top": api.Top{}, "Weights": api.Weights{}, "Change": api.Change{}, "Changed": api.Changed{}, "Entries": api.Entries{},
+		"Error": api.Failure{}, "Status": api.Status{}, "MonitorChange": api.MonitorChange{}, "EnforceChange": api.EnforceChange{}, "FlushChange": api.FlushChange{}, "Enforced": api.Enforced{}, "Monitored": api.Monitored{}, "PoliceChange": api.PoliceChange{}, "Policed": api.Policed{}, "Confirmed": api.Confirmed{}, "Top": api.Top{}, "Floods": api.Floods{}, "Weights": api.Weights{}, "Change": api.Change{}, "Changed": api.Changed{}, "Entries": api.Entries{},
 		"Lists": api.Lists{}, "ListsWorth": api.ListsWorth{}, "Collateral": api.Collateral{}, "ListCollateral": api.ListCollateral{}, "Partner": api.Partner{}, "MonthPackets": api.MonthPackets{}, "EntryAges": api.EntryAges{}, "Overlap": api.Overlap{}, "Refreshed": api.Refreshed{}, "ListVersions": api.ListVersions{}, "SourceVersions": api.SourceVersions{}, "FeedVersion": api.FeedVersion{}, "Reloaded": api.Reloaded{}, "Explanation": api.Explanation{}, "Frames": api.Frames{}, "Explanations": api.Explanations{}, "Event": api.Event{},
 		"Multicast": api.Multicast{}, "MulticastChange": api.MulticastChange{}, "MulticastChanged": api.MulticastChanged{},
 		"NotifyTest": api.NotifyTest{}, "NotifyTests": api.NotifyTests{},
