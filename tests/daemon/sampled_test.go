@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"weir/control/api"
 	"weir/filter/key"
@@ -28,13 +29,14 @@ func TestSampledTop(t *testing.T) {
 	check := func(when string) {
 		t.Helper()
 		var sources *api.Tracker
+		since := time.Now()
 		wait.For(t, "four seconds of samples "+when, func() bool {
 			top, err := h.api.Top(t.Context())
 			if err != nil || len(top.Sampled) != 3 {
 				return false
 			}
 			sources = &top.Sampled[0]
-			return sources.Key == "src" && sources.Interval >= 4 && sources.Sample.Packets > 5000 && len(sources.Flows) >= len(f.Sources)
+			return sources.Key == "src" && sources.Interval >= 4 && top.Time.Add(-time.Duration(sources.Interval*float64(time.Second))).After(since) && sources.Sample.Packets > 5000 && len(sources.Flows) >= len(f.Sources)
 		})
 		within, known := 0, 0
 		for _, flow := range sources.Flows {

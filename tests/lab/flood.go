@@ -33,22 +33,18 @@ func (e End) StartFlood(t testing.TB, share float64, frame func(src netip.Addr) 
 	tx := e.Sender(t)
 	go func() {
 		defer close(f.ended)
-		each := time.NewTicker(time.Millisecond)
-		defer each.Stop()
-		for began := time.Now(); !f.done.Load(); <-each.C {
-			// One packet of each in turn: where a machine cannot keep up, all have a share.
-			for late := true; late && !f.done.Load(); {
-				late = false
-				for i, frame := range frames {
-					if float64(f.sent[i].Load()) >= time.Since(began).Seconds()*f.Rates[i] {
-						continue
-					}
-					if err := tx.SendAll(frame); err != nil {
+		const step = time.Millisecond
+		began := time.Now()
+		// Where a machine cannot keep up, the flood is slower, and each source keeps its share.
+		for at := step; !f.done.Load(); at += step {
+			time.Sleep(at - time.Since(began))
+			for i, frame := range frames {
+				for float64(f.sent[i].Load()) < at.Seconds()*f.Rates[i] && !f.done.Load() {
+					if err := tx.Send(frame); err != nil {
 						t.Error(err)
 						return
 					}
 					f.sent[i].Add(1)
-					late = true
 				}
 			}
 		}
