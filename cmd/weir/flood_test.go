@@ -40,9 +40,9 @@ it is       1  udp length 468 sport 123 dst 203.0.113.10/32, 60 %: NTP answers
             2  fragment later, 38 %: later fragments
                everything else, 2 %
 dropped     0 % of it now
-would hit   1: 0 of 612 usual conversations, 0 of 9,600 usual packets
-               as an entry, udp *:123 > 203.0.113.10:*: 1 of 612 and 2 of 9,600
-            2: 0 of 612 usual conversations, 0 of 9,600 usual packets
+would hit   1: 0 of 612 usual conversations, 0 of 9600 usual packets
+               as an entry, udp *:123 > 203.0.113.10:*: 1 of 612 and 2 of 9600
+            2: 0 of 612 usual conversations, 0 of 9600 usual packets
 do          weir block --ttl 10m 'udp *:123 > 203.0.113.10:*'
 `)
 	show("weir block --ttl 10m 'udp *:123 > 203.0.113.10:*'\n", "--propose")

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-
-	"github.com/dustin/go-humanize"
 )
 
 // Floods says whether what comes in is as usual, by a sample of the packets of each second:
@@ -87,7 +85,7 @@ type FloodShare struct {
 
 // String says it as in "2 of 612".
 func (s FloodShare) String() string {
-	return humanize.Comma(int64(s.Hits)) + " of " + humanize.Comma(int64(s.Of))
+	return fmt.Sprintf("%d of %d", s.Hits, s.Of)
 }
 
 // floodTTL is for how long what is proposed blocks.
