@@ -99,21 +99,7 @@ func (v *view) headline(m *markup) {
 		}
 	}
 	above := v.usual.known && t.Packets >= floodLeast && t.Packets >= floodTimes*v.usual.rate
-	class, what := "calm", "No flood"
-	switch f := t.Flood; {
-	case f != nil && f.Kind == api.FloodUsers:
-		class, what = "flood", "More than usual"
-	case f != nil && f.Dropped < 0.5:
-		class, what = "flood", "Flood"
-	case f != nil, stopped > floodShare*t.Packets:
-		class, what = "flood", "Flood held off"
-	case above:
-		class, what = "flood", "Flood"
-	case heavy > 0:
-		class, what = "flood", "Heavy sources"
-	case !v.usual.known:
-		what = "Traffic"
-	}
+	class, what := v.word(above, stopped > floodShare*t.Packets, heavy > 0)
 	text := pps(t.Packets) + " arrive"
 	switch {
 	case above:
@@ -143,6 +129,25 @@ func (v *view) headline(m *markup) {
 		dropped = share(t.Dropped / max(1, t.Packets))
 	}
 	m.add(`<p class="headline %s"><strong>%s:</strong> %s</p>`, class, what, text+dropped+" "+would+" dropped"+v.causes()+".")
+}
+
+// word says in a word whether there is a flood, and the class that shows it.
+func (v *view) word(above, stopped, heavy bool) (class, what string) {
+	switch f := v.Top.Flood; {
+	case f != nil && f.Kind == api.FloodUsers:
+		return "flood", "More than usual"
+	case f != nil && f.Dropped < 0.5:
+		return "flood", "Flood"
+	case f != nil, stopped:
+		return "flood", "Flood held off"
+	case above:
+		return "flood", "Flood"
+	case heavy:
+		return "flood", "Heavy sources"
+	case !v.usual.known:
+		return "calm", "Traffic"
+	}
+	return "calm", "No flood"
 }
 
 // causes says what drops packets now, the most first: lists together, and the other reasons.

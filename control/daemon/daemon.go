@@ -149,7 +149,7 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	}
 	d.monitor.manual = loadMonitor(statePath(c, monitorFile), d.clock, time.Now(), o.Log)
 	if c.StateDir != "" {
-		if err := d.observers.floods.Keep(statePath(c, floodsFile)); err != nil {
+		if err := d.observers.floods.Keep(statePath(c, floodsFile), durable.WriteFile); err != nil {
 			o.Log.Warn(err.Error())
 		}
 	}

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"weir/control/api"
-	"weir/control/durable"
 	"weir/filter/flood"
 	"weir/filter/ordered"
 	"weir/filter/verdict"
@@ -53,6 +52,7 @@ type Floods struct {
 	begins   time.Time  // of the first second above the usual
 	saved    time.Time
 	path     string // of the baseline, and with .json of floods; "": neither is saved
+	write    func(path string, parts ...[]byte) error
 
 	present atomic.Pointer[api.Floods]
 }
@@ -256,11 +256,11 @@ type floodsSaved struct {
 	Past  []api.Flood `json:"past"`
 }
 
-// Keep reads what was saved at a path, and saves there from now on.
-func (f *Floods) Keep(path string) error {
+// Keep reads what was saved at a path, and saves there from now on, by write.
+func (f *Floods) Keep(path string, write func(path string, parts ...[]byte) error) error {
 	f.looking.Lock()
 	defer f.looking.Unlock()
-	f.path = path
+	f.path, f.write = path, write
 	text, err := readAtMost(path+".json", floodsFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -334,7 +334,7 @@ func (f *Floods) save(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(durable.WriteFile(f.path, b), durable.WriteFile(f.path+".json", append(text, '\n')))
+	return errors.Join(f.write(f.path, b), f.write(f.path+".json", append(text, '\n')))
 }
 
 // FloodRule describes a rule that a detector has found, and what of it an entry of a list can have.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/durable"
 	"weir/control/stage/sampler"
 	"weir/filter/flood"
 	"weir/filter/verdict"
@@ -143,7 +144,7 @@ func TestFloodsKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "floods")
 	f, s := new(Floods), newScene()
 	s.now = time.Now() // the age of a file is by the clock
-	if err := f.Keep(path); err != nil {
+	if err := f.Keep(path, durable.WriteFile); err != nil {
 		t.Fatal(err)
 	}
 	s.quiet(t, f, 12)
@@ -151,7 +152,7 @@ func TestFloodsKept(t *testing.T) {
 	f.Second(s.second(2700, s.answers), noDrops)
 	again := func() *Floods {
 		f := new(Floods)
-		if err := f.Keep(path); err != nil {
+		if err := f.Keep(path, durable.WriteFile); err != nil {
 			t.Error(err)
 		}
 		return f
@@ -179,12 +180,12 @@ func TestFloodsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	damaged := new(Floods)
-	if err := damaged.Keep(path); err == nil || !strings.Contains(err.Error(), "checksum") || damaged.detector.Quiet() != 0 || len(damaged.Present().Past) != 1 {
+	if err := damaged.Keep(path, durable.WriteFile); err == nil || !strings.Contains(err.Error(), "checksum") || damaged.detector.Quiet() != 0 || len(damaged.Present().Past) != 1 {
 		t.Errorf("a damaged baseline: %v, %+v", err, damaged.Present())
 	}
 	// Where nothing can be saved, floods are found all the same.
 	f = new(Floods)
-	if err := f.Keep(filepath.Join(t.TempDir(), "missing", "floods")); err != nil {
+	if err := f.Keep(filepath.Join(t.TempDir(), "missing", "floods"), durable.WriteFile); err != nil {
 		t.Error(err)
 	}
 	s.now = time.Now()

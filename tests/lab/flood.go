@@ -37,7 +37,7 @@ func (e End) StartFlood(t testing.TB, share float64, frame func(src netip.Addr) 
 		began := time.Now()
 		// Where a machine cannot keep up, the flood is slower, and each source keeps its share.
 		for at := step; !f.done.Load(); at += step {
-			time.Sleep(at - time.Since(began))
+			<-time.After(at - time.Since(began))
 			for i, frame := range frames {
 				for float64(f.sent[i].Load()) < at.Seconds()*f.Rates[i] && !f.done.Load() {
 					if err := tx.Send(frame); err != nil {
