@@ -10,7 +10,6 @@ import (
 	"time"
 	"weir/control/api"
 
-	"weir/control/api"
 	"weir/control/feed"
 	"weir/control/observe/traffic"
 	"weir/control/stage"

@@ -19,7 +19,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
-	"weir/control/api"
 	"weir/control/feed"
 	"weir/control/observe/traffic"
 	"weir/control/quantity"
