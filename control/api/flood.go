@@ -107,6 +107,21 @@ func (f *Flood) Commands() (all []string) {
 	return all
 }
 
+// Head returns the flood in a few words, as in "FLOOD of NTP answers to 203.0.113.10".
+func (f *Flood) Head() string {
+	head := "FLOOD"
+	if f.Kind == FloodUsers {
+		head = "MORE THAN USUAL"
+	}
+	if len(f.Rules) > 0 && f.Rules[0].Name != "" {
+		head += " of " + f.Rules[0].Name
+	}
+	if f.Destination != "" {
+		head += " to " + f.Destination
+	}
+	return head
+}
+
 // Is returns what the flood consists of, a line for each rule and one for the rest.
 func (f *Flood) Is() (lines []string) {
 	rest := 1.0

@@ -16,6 +16,7 @@ func dropping(monitor bool) *api.Top {
 	t := sample()
 	t.Monitor = monitor
 	t.Problems = []string{"interface eth1 is gone", "list feed: source x FAILED (status)"}
+	t.Flood = &api.Flood{Kind: api.FloodRuled, Destination: "203.0.113.10", Rules: []api.FloodRule{{Name: "NTP answers"}}}
 	t.Trackers = t.Trackers[:1]
 	t.Trackers[0].Flows = []api.Flow{
 		{Key: "192.0.2.70", Packets: 100e3, Bytes: 60e6, Dropped: &half, Reasons: []string{"blocked"}, Lists: []string{"feed"}},
@@ -50,7 +51,7 @@ func TestDroppedOfFlows(t *testing.T) {
 	if page, err = Page(dropping(true), "src", "", 120); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, page, "packets would drop", "100 kpps 50.0 kpps", "would be dropped", "MONITOR MODE: nothing is dropped")
+	expect(t, page, "packets would drop", "100 kpps 50.0 kpps", "would be dropped", "MONITOR MODE: nothing is dropped", "FLOOD of NTP answers to 203.0.113.10: weir flood")
 	if strings.Contains(page, "why dropped") {
 		t.Errorf("in monitor mode\n%s", page)
 	}

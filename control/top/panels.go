@@ -183,6 +183,9 @@ func (v *view) health(t *api.Top) line {
 		}
 		l = l.add(warns, " MONITOR MODE"+until+": nothing is dropped")
 	}
+	if f := t.Flood; f != nil {
+		l = l.add(warns, " "+f.Head()+": weir flood")
+	}
 	if n := len(t.Problems); n > 0 {
 		l = l.add(drops, " "+t.Problems[0])
 		if n > 1 {
@@ -196,6 +199,9 @@ func (v *view) health(t *api.Top) line {
 func (v *view) healthLines(t *api.Top) (all []line) {
 	if t.Monitor {
 		all = append(all, v.health(&api.Top{Time: t.Time, Monitor: true, MonitorOverride: t.MonitorOverride}))
+	}
+	if t.Flood != nil {
+		all = append(all, v.health(&api.Top{Time: t.Time, Flood: t.Flood}))
 	}
 	for _, p := range t.Problems {
 		all = append(all, say(drops, " "+p))
