@@ -25,6 +25,7 @@ import (
 	"weir/filter/cascade"
 	"weir/filter/counting"
 	"weir/filter/cuckoo"
+	"weir/filter/flood"
 	"weir/filter/hash"
 	"weir/filter/internal/sealed"
 	"weir/filter/invertible"
@@ -119,6 +120,7 @@ var (
 	_ remover[[]byte] = (*reconcile.Publisher)(nil)
 	_ codec           = (*attenuated.Filter)(nil)
 	_ codec           = (*bloomier.Filter)(nil)
+	_ codec           = (*flood.Detector)(nil)
 	_ codec           = (*sketch.Sketch[uint32])(nil)
 	_ codec           = (*sketch.Sketch[uint64])(nil)
 	_ codec           = (*stable.Filter)(nil)
@@ -301,6 +303,13 @@ var kinds = []kind{
 		})
 		return must(bloomier.New(entries, 3, 9))
 	}, func() codec { return new(bloomier.Filter) }},
+	{"flood", func() codec {
+		d := new(flood.Detector)
+		for i := range 3 {
+			d.Second(make([]flood.Record, i), 40)
+		}
+		return d
+	}, func() codec { return new(flood.Detector) }},
 	{"sketch of 32 bits", func() codec {
 		f := must(sketch.New[uint32](sketch.Rows, 3, 11))
 		each(func(b []byte) { f.Add(hash.Sum(7, b), 5) })

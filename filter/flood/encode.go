@@ -1,6 +1,7 @@
 package flood
 
 import (
+	"bytes"
 	"encoding/binary"
 
 	"weir/filter/internal/sealed"
@@ -30,6 +31,9 @@ func (d *Detector) AppendBinary(b []byte) ([]byte, error) {
 	return sealed.Seal(b, start), nil
 }
 
+// MarshalBinary returns the encoding of AppendBinary.
+func (d *Detector) MarshalBinary() ([]byte, error) { return d.AppendBinary(nil) }
+
 // UnmarshalBinary makes d a detector with the baseline of an encoding, and without a flood. With an
 // error, d is as before.
 func (d *Detector) UnmarshalBinary(b []byte) error {
@@ -57,6 +61,9 @@ func (d *Detector) UnmarshalBinary(b []byte) error {
 			var x Record
 			if text := r.Bytes(recordLen); text != nil {
 				_, _ = binary.Decode(text, binary.LittleEndian, &x)
+				if again, _ := binary.Append(nil, binary.LittleEndian, &x); !bytes.Equal(again, text) {
+					r.Fail("second %d, record %d: a truth value is neither 0 nor 1", i, j)
+				}
 			}
 			s.records = append(s.records, x)
 		}
