@@ -133,7 +133,7 @@ func TestFleetReload(t *testing.T) {
 		}
 	}
 	h.reloaded = api.FleetReloaded{}
-	if code, out, _ := weir(t, "", "fleet", "reload", "--socket", socket); code != exitUnpublished || !strings.HasPrefix(out, "nothing has changed\nIt is not published yet") {
+	if code, out, _ := weir(t, "", "fleet", "reload", "--socket", socket); code != exitUnpublished || !strings.HasPrefix(out, "nothing has changed since the files were read last\nIt is not published yet") {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 	h.failure = errors.New("reload, the old configuration stays: broken")

@@ -216,7 +216,7 @@ func TestReload(t *testing.T) {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 	d.reloaded = api.Reloaded{}
-	if code, out, _ := weir(t, "", "reload", "--socket", socket); code != exitOK || out != "nothing has changed\n" {
+	if code, out, _ := weir(t, "", "reload", "--socket", socket); code != exitOK || out != "nothing has changed since the files were read last\n" {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 	d.reloaded.Unfiltered = []string{"eth1 is not filtered: no native XDP"}

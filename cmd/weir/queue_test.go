@@ -117,7 +117,7 @@ func TestUnansweredCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "weir: still waiting: the daemon is busy since " + at.Format(time.TimeOnly) + ": entries are saved (list drop)\n"
-	if out, errs, code := run("reload"); code != exitOK || out != "nothing has changed\n" || errs != want {
+	if out, errs, code := run("reload"); code != exitOK || out != "nothing has changed since the files were read last\n" || errs != want {
 		t.Errorf("reload: exit code %d, %q, %q; want %q", code, out, errs, want)
 	}
 	if out, errs, code := run("block", "192.0.2.1"); code != exitOK || !strings.HasPrefix(out, "queued for list manual") || errs != want {

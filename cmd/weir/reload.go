@@ -71,7 +71,7 @@ func printChanges(out io.Writer, changes []string) {
 		fmt.Fprintln(out, change)
 	}
 	if len(changes) == 0 {
-		fmt.Fprintln(out, "nothing has changed")
+		fmt.Fprintln(out, "nothing has changed since the files were read last")
 	}
 }
 

@@ -93,7 +93,8 @@ type Tracker struct {
 	Denied    uint64  `json:"denied_packets"` // not counted exactly, because the flow memory was full
 	Full      bool    `json:"full,omitempty"` // a scan detector's window ended early, because its memory was full
 	Heavy     int     `json:"heavy_flows"`    // above the threshold, also those that are not in Flows
-	Flows     []Flow  `json:"flows"`
+	Flows     []Flow  `json:"flows"`          // the largest
+	More      int     `json:"more_flows"`     // that are known, and not in Flows
 
 	// Spread is about how many flows the traffic consists of, where the largest [MaxTop] carry
 	// less than a third of it. None stands out then, as in a flood of forged sources, whose

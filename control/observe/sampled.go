@@ -219,6 +219,7 @@ func (s *Sampled) Top(trackers []api.Tracker, drops func(verdict.Reason) bool) (
 			carried += share
 			t.Flows = append(t.Flows, f)
 		}
+		t.More = len(largest) - len(t.Flows)
 		if carried < 1.0/3 && len(largest) > api.MaxTop {
 			once, twice := 0, 0
 			for _, c := range largest {

@@ -152,7 +152,7 @@ func TestListsAreNeverNull(t *testing.T) {
 func TestLimitOfTop(t *testing.T) {
 	flows := make([]api.Flow, api.MaxTop)
 	sources := make([]api.DropRate, api.MaxTop)
-	s := source{top: &api.Top{Trackers: []api.Tracker{{Flows: flows}, {Flows: flows[:1]}}, Sources: &sources}}
+	s := source{top: &api.Top{Trackers: []api.Tracker{{Flows: flows, More: 5}, {Flows: flows[:1]}}, Sources: &sources}}
 	for query, want := range map[string]int{"": api.MaxTop, "?limit=1": 1, "?limit=7": 7, "?limit=100": api.MaxTop} {
 		r := httptest.NewRecorder()
 		Handler(daemon{s, nil}).ServeHTTP(r, httptest.NewRequest(http.MethodGet, api.TopPath+query, nil))
@@ -162,6 +162,9 @@ func TestLimitOfTop(t *testing.T) {
 		}
 		if a, b, c := len(got.Trackers[0].Flows), len(got.Trackers[1].Flows), len(*got.Sources); a != want || b != 1 || c != want {
 			t.Errorf("%q: %d and %d flows, %d sources, want %d", query, a, b, c, want)
+		}
+		if a, b := got.Trackers[0].More, got.Trackers[1].More; a != 5+api.MaxTop-want || b != 0 {
+			t.Errorf("%q: %d and %d more, of %d", query, a, b, 5+api.MaxTop)
 		}
 	}
 	if s.top.Trackers[0].Flows[0].Reasons != nil || len(s.top.Trackers[0].Flows) != api.MaxTop || len(*s.top.Sources) != api.MaxTop {

@@ -242,6 +242,7 @@ func whole(t api.Top, limit int) api.Top {
 		*trackers = slices.Clone(list(*trackers)) // the daemon's slice must not change
 		for i := range *trackers {
 			of := &(*trackers)[i]
+			of.More += max(0, len(of.Flows)-limit)
 			of.Flows = slices.Clone(list(of.Flows)[:min(len(of.Flows), limit)])
 			for j := range of.Flows {
 				f := &of.Flows[j]

@@ -52,6 +52,7 @@ func (r *Report) API(now time.Time, clock time.Duration) api.Tracker {
 		}
 		t.Flows = append(t.Flows, flow)
 	}
+	t.More = len(r.Flows) - len(t.Flows)
 	return t
 }
 
