@@ -197,10 +197,14 @@ func (o *observers) lookAt(second *observe.Second) {
 		o.log.Error("floods are not saved: " + err.Error())
 	}
 	if begun != nil {
-		o.log.Warn("a flood has begun", "packets", math.Round(begun.Rate), "usual", math.Round(begun.Usual), "is", strings.Join(begun.Is(), "; "), "do", begun.Do())
+		level, text := slog.LevelWarn, "a flood has begun"
+		if begun.Kind != api.FloodRuled { // users, or like users
+			level, text = slog.LevelInfo, "more arrives than usual"
+		}
+		o.log.Log(context.Background(), level, text, "packets", math.Round(begun.Rate), "usual", math.Round(begun.Usual), "is", strings.Join(begun.Is(), "; "), "do", begun.Do())
 	}
 	if ended != nil {
-		o.log.Info("the flood is over", "began", ended.Begin.Format(time.RFC3339), "is", strings.Join(ended.Is(), "; "))
+		o.log.Info("as much arrives as usual again", "began", ended.Begin.Format(time.RFC3339), "is", strings.Join(ended.Is(), "; "))
 	}
 }
 

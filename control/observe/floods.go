@@ -27,6 +27,7 @@ const (
 	floodBegins   = 2                // seconds above the usual after which it is one, without a rule
 	floodLeast    = 0.1              // of its largest rate, that a flood has with its rules as long as it lasts
 	becomesUsual  = time.Hour        // after which what no rule matches is usual
+	leastKept     = 10 * time.Second // for which a flood without a rule must last to be remembered
 	floodsKept    = 100              // past ones
 	baselineSaved = 10 * time.Minute // the longest time after which the baseline is saved
 	baselineOld   = 24 * time.Hour   // says nothing any more
@@ -50,6 +51,7 @@ type Floods struct {
 	peak     float64    // of matched
 	seconds  int        // looked at
 	begins   time.Time  // of the first second above the usual
+	last     time.Time  // the end of the flood's last second, by now
 	saved    time.Time
 	path     string // of the baseline, and with .json of floods; "": neither is saved
 	write    func(path string, parts ...[]byte) error
@@ -66,7 +68,7 @@ func (f *Floods) Present() api.Floods {
 }
 
 // Second looks at a sampled second. drops says for which reasons packets are dropped. It returns the
-// flood that has begun with this second, or ended, and an error if that could not be saved.
+// flood that has begun with this second, or is over and kept, and an error if that could not be saved.
 func (f *Floods) Second(s *Second, drops func(verdict.Reason) bool) (begun, ended *api.Flood, err error) {
 	f.looking.Lock()
 	defer f.looking.Unlock()
@@ -97,10 +99,13 @@ func (f *Floods) Second(s *Second, drops func(verdict.Reason) bool) (begun, ende
 		f.take(found)
 		f.describe(sample, float64(packets), drops)
 		if f.over(found, s.End) {
-			f.now.End = &s.End
-			ended, begun = f.now, nil
-			past = append([]api.Flood{*f.now}, past[:min(len(past), floodsKept-1)]...)
-			f.now, f.above = nil, 0
+			end := f.last
+			f.now.End = &end
+			if f.now.Kind == api.FloodRuled || f.last.Sub(f.now.Begin) >= leastKept {
+				ended = f.now
+				past = append([]api.Flood{*f.now}, past[:min(len(past), floodsKept-1)]...)
+			}
+			f.now, f.above, begun = nil, 0, nil
 			f.detector.Forget()
 		}
 	}
@@ -215,7 +220,7 @@ func (f *Floods) describe(sample []flood.Record, packets float64, drops func(ver
 func (f *Floods) over(found *flood.Finding, end time.Time) bool {
 	switch {
 	case found != nil, len(f.detector.Rules()) > 0 && f.matched >= floodLeast*f.peak:
-		f.quiet = 0
+		f.quiet, f.last = 0, end
 	default:
 		f.quiet++
 	}

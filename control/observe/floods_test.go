@@ -109,7 +109,7 @@ func TestFloods(t *testing.T) {
 			t.Fatalf("second %d: %+v", i, ended)
 		}
 	}
-	if p := f.Present(); p.Now != nil || len(p.Past) != 1 || p.Past[0].End == nil || p.Past[0].Rules[0].Pattern != r.Pattern {
+	if p := f.Present(); p.Now != nil || len(p.Past) != 1 || !p.Past[0].End.Equal(began.Add(7*time.Second)) || p.Past[0].Rules[0].Pattern != r.Pattern {
 		t.Errorf("%+v", p)
 	}
 }
@@ -131,6 +131,18 @@ func TestCrowd(t *testing.T) {
 	}
 	if x := f.Present().Now; x.Kind != api.FloodUsers || x.Conversing < 0.99 || len(x.Commands()) != 0 || !strings.Contains(x.Do(), "users") {
 		t.Errorf("%+v", x)
+	}
+	// What is over soon is not remembered.
+	for range floodEnd {
+		if _, ended, _ := f.Second(s.second(0, nil), noDrops); ended != nil {
+			t.Errorf("%+v", ended)
+		}
+	}
+	if p := f.Present(); p.Now != nil || len(p.Past) != 0 {
+		t.Errorf("%+v", p)
+	}
+	for range 2 {
+		f.Second(s.second(2700, users), noDrops)
 	}
 	// What lasts for an hour becomes usual.
 	s.now = s.now.Add(becomesUsual)
