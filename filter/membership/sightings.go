@@ -30,7 +30,7 @@ type Sighting struct {
 const MaxPeriods = 8
 
 // Copy returns a copy, which does not change with s.
-func (s *Sightings) Copy() (c Sightings) {
+func (s Sightings) Copy() (c Sightings) {
 	for _, p := range s.Periods {
 		p.Networks = maps.Clone(p.Networks)
 		c.Periods = append(c.Periods, p)

@@ -590,7 +590,8 @@ func TestClassedRate(t *testing.T) {
 	if math.Abs(counted/predicted-1) > 0.1+3/math.Sqrt(float64(mistakes)) {
 		t.Errorf("counted %.4g, predicted %.4g", counted, predicted)
 	}
-	if equal/counted < 3 {
-		t.Errorf("%.1f times fewer", equal/counted)
+	// Whether the periods agree that much is to win, and it is 4 to 5 times fewer, is chance: see TestPlanClasses.
+	if equal/counted < 1.05 {
+		t.Errorf("%.2f times fewer", equal/counted)
 	}
 }

@@ -77,7 +77,7 @@ func (c *classes) expose(s *membership.Set, now time.Duration) {
 		if now-c.began >= periodTime && p.Found() >= leastInPeriod {
 			c.began = now
 			c.Periods = append(c.Periods, membership.Period{})
-			c.Periods = slices.Delete(c.Periods, 0, max(len(c.Periods)-membership.MaxPeriods, 0))
+			c.Periods = slices.Delete(c.Periods, 0, max(len(c.Periods)-membership.MaxPeriods-1, 0))
 		}
 	}
 	c.full = len(c.counted) >= mostCounted || c.present().IsFull()
@@ -97,11 +97,12 @@ func (c *classes) found() (n float64) {
 	return n
 }
 
-// known returns what was found, nil where that is too little.
+// known returns what was found, nil where that is too little. The present period counts until there are
+// enough others: it has few elements at first, and they would say little.
 func (c *classes) known() *membership.Sightings {
 	if c.found() < leastFound {
 		return nil
 	}
-	s := c.Sightings.Copy()
+	s := membership.Sightings{Periods: c.Periods[:min(len(c.Periods), membership.MaxPeriods)]}.Copy()
 	return &s
 }

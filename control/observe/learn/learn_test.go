@@ -613,3 +613,32 @@ func TestAdaptiveAdversary(t *testing.T) {
 		t.Errorf("%v sources are dropped, %.1f predicted", n, want)
 	}
 }
+
+// The present period, which has few elements at first, does not count beside enough complete ones.
+func TestPeriods(t *testing.T) {
+	s, _ := newSet(t, 1, 1000, 8, 0)
+	var c classes
+	c.follow(nil, s, 0)
+	at, next := time.Duration(0), 0
+	find := func(n int) {
+		for range n {
+			c.add(source(next<<8), uint64(next), at)
+			next++
+		}
+	}
+	for period := range membership.MaxPeriods + 3 {
+		find(leastFound)
+		at += periodTime
+		c.expose(s, at)
+		find(1)
+		known := c.known()
+		if want := min(period+2, membership.MaxPeriods); known == nil || len(known.Periods) != want {
+			t.Fatalf("after %d periods: %+v", period+1, known)
+		}
+		for i, p := range known.Periods {
+			if last := period+1 < membership.MaxPeriods && i == period+1; last != (p.Found() == 1) {
+				t.Errorf("after %d periods: period %d has %v elements", period+1, i, p.Found())
+			}
+		}
+	}
+}
