@@ -135,9 +135,6 @@ func printFlood(out io.Writer, f *api.Floods, now time.Time) {
 			fmt.Fprintf(t, "\t   as an entry, %s: %v and %v\n", e.Entry, e.Conversations, e.Packets)
 		}
 	}
-	if x.Proposed {
-		fmt.Fprintf(t, "not sure\t%s\n", "few usual seconds are known, or it came during another flood")
-	}
 	fmt.Fprintf(t, "do\t%s\n", x.Do())
 	t.Flush()
 }

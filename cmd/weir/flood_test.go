@@ -47,6 +47,12 @@ do          weir block --ttl 10m 'udp *:123 > 203.0.113.10:*'
 `)
 	show("weir block --ttl 10m 'udp *:123 > 203.0.113.10:*'\n", "--propose")
 	show("no flood is over yet\n", "--history")
+	d.floods.Now.Rules[0].Proposed = true
+	show("nothing to propose: "+d.floods.Now.Do()+"\n", "--propose")
+	if do, is := d.floods.Now.Do(), d.floods.Now.Is()[0]; !strings.HasPrefix(do, "not sure yet") || !strings.HasSuffix(is, "(not sure)") {
+		t.Errorf("%s, %s", do, is)
+	}
+	d.floods.Now.Rules[0].Proposed = false
 	d.floods.Now.Rules[0].Entry.Blocks = false
 	show("nothing to propose: no entry of a list says it without hitting more: ask upstream to drop the pattern\n", "--propose")
 	d.floods.Past, d.floods.Now = []api.Flood{*d.floods.Now}, nil

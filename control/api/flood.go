@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -37,9 +38,6 @@ type Flood struct {
 	Conversing       float64 `json:"conversing"`      // share of the flood's packets in conversations of this host
 
 	Rules []FloodRule `json:"rules"` // the smallest sets of conditions that match it
-	// Proposed rules are less sure: too few usual seconds are known, or something else has changed
-	// during a flood.
-	Proposed bool `json:"proposed"`
 }
 
 // FloodKind says what can be done about a flood.
@@ -64,6 +62,9 @@ type FloodRule struct {
 	Conversations FloodShare  `json:"conversations"`  // of usual seconds of which it matches a packet
 	Entry         *FloodEntry `json:"entry,omitempty"`
 	Addresses     []string    `json:"addresses,omitempty"` // the only sources that the rule matches
+	// Proposed rules are less sure: too few usual seconds are known, or something else has changed
+	// during a flood.
+	Proposed bool `json:"proposed"`
 }
 
 // FloodEntry is the part of a rule that an entry of a list can have. It matches more.
@@ -91,12 +92,15 @@ func (s FloodShare) String() string {
 // floodTTL is for how long what is proposed blocks.
 const floodTTL = "10m"
 
-// Commands returns commands that block the flood, and nothing that was usual beyond the bound of
-// [FloodEntry.Blocks].
+// Commands returns commands that block the flood, as far as that is sure, and nothing that was usual
+// beyond the bound of [FloodEntry.Blocks].
 func (f *Flood) Commands() (all []string) {
 	const addresses = 100 // in a line
 	for i := range f.Rules {
 		r := &f.Rules[i]
+		if r.Proposed {
+			continue
+		}
 		if r.Entry != nil && r.Entry.Blocks {
 			all = append(all, "weir block --ttl "+floodTTL+" '"+r.Entry.Entry+"'")
 		}
@@ -131,6 +135,9 @@ func (f *Flood) Is() (lines []string) {
 		if r.Name != "" {
 			text += ": " + r.Name
 		}
+		if r.Proposed {
+			text += " (not sure)"
+		}
 		lines = append(lines, text)
 		rest -= r.Share
 	}
@@ -158,6 +165,8 @@ func (f *Flood) Do() string {
 		return commands[0]
 	case len(commands) > 1:
 		return "weir flood --propose prints the commands"
+	case slices.ContainsFunc(f.Rules, func(r FloodRule) bool { return r.Proposed }):
+		return "not sure yet, as little is known of what is usual, or another flood is under way: look at what it would hit"
 	}
 	return "no entry of a list says it without hitting more: ask upstream to drop the pattern"
 }

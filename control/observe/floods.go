@@ -152,13 +152,16 @@ func (f *Floods) take(found *flood.Finding) {
 		}
 		return
 	}
-	f.now.Kind, f.now.Proposed = api.FloodRuled, found.Proposed
-	if found.Proposed { // the detector finds them again in each second
-		f.now.Rules, f.rules = []api.FloodRule{}, nil
+	f.now.Kind = api.FloodRuled
+	keep := len(f.detector.Rules())
+	if !found.Proposed {
+		keep -= len(found.Rules)
 	}
+	f.rules, f.now.Rules = f.rules[:keep], f.now.Rules[:keep] // the others are found again in each second
 	for i := range found.Rules {
-		f.rules = append(f.rules, found.Rules[i].Rule)
-		f.now.Rules = append(f.now.Rules, FloodRule(&f.detector, &found.Rules[i]))
+		r := FloodRule(&f.detector, &found.Rules[i])
+		r.Proposed = found.Proposed
+		f.rules, f.now.Rules = append(f.rules, found.Rules[i].Rule), append(f.now.Rules, r)
 	}
 }
 

@@ -114,6 +114,32 @@ func TestFloods(t *testing.T) {
 	}
 }
 
+// What changes while a flood lasts is a rule that is not sure, and the flood's own stays.
+func TestFloodsBesideAnother(t *testing.T) {
+	f, s := new(Floods), newScene()
+	s.quiet(t, f, 12)
+	both := false
+	more := func() flood.Record {
+		if both && s.random.IntN(2) == 0 {
+			r := s.packet(5353, 5353, 900)
+			r.Dst = netip.MustParseAddr("203.0.113.77").As16()
+			return r
+		}
+		return s.answers()
+	}
+	for range 6 {
+		f.Second(s.second(2700, more), noDrops)
+	}
+	both = true
+	for range 15 { // longer than a flood takes to be over
+		f.Second(s.second(2700, more), noDrops)
+	}
+	x := f.Present().Now
+	if x == nil || len(x.Rules) != 2 || x.Rules[0].Name != "NTP answers" || x.Rules[0].Proposed || !x.Rules[1].Proposed || len(x.Commands()) != 1 {
+		t.Errorf("%+v", x)
+	}
+}
+
 // What no rule matches is named by its second second, and what it is is said.
 func TestCrowd(t *testing.T) {
 	f, s := new(Floods), newScene()
