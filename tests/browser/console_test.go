@@ -463,10 +463,15 @@ func (d *desk) looksRight(name string, widths ...int64) {
 }
 
 // overlaps names two panels, or two of the elements that a user works with, of which one covers
-// a part of the other.
+// a part of the other, as far as they are in sight: a table may be scrolled within its panel.
 const overlaps = `(() => {
+	const shown = e => {
+		const r = e.getBoundingClientRect(), by = e.closest(".scroll")?.getBoundingClientRect() ?? r;
+		return {left: Math.max(r.left, by.left), right: Math.min(r.right, by.right), top: Math.max(r.top, by.top), bottom: Math.min(r.bottom, by.bottom)};
+	};
 	for (const all of ["main section", "header :is(h1, p, a, button), main :is(a, button, input, select)"]) {
-		const seen = [...document.querySelectorAll(all)].filter(e => e.checkVisibility() && !e.closest(".events")).map(e => [e, e.getBoundingClientRect()]);
+		const seen = [...document.querySelectorAll(all)].filter(e => e.checkVisibility() && !e.closest(".events")).map(e => [e, shown(e)])
+			.filter(([_, r]) => r.left < r.right && r.top < r.bottom);
 		for (const [i, [a, x]] of seen.entries()) for (const [b, y] of seen.slice(i + 1))
 			if (!a.contains(b) && x.left + 1 < y.right && y.left + 1 < x.right && x.top + 1 < y.bottom && y.top + 1 < x.bottom) return a.outerHTML.slice(0, 200) + " and " + b.outerHTML.slice(0, 200);
 	}
