@@ -26,7 +26,7 @@ type Entries struct {
 	Entries []Entry `json:"entries"`
 	Next    string  `json:"next,omitempty"` // the parameter "after" of the next page; "": this is the last one
 
-	// Limits are those of sources that commands have set, on the first page of all lists.
+	// Limits has the sources that commands have limited, on the first page of all lists.
 	Limits []PoliceOverride `json:"limits,omitempty"`
 }
 

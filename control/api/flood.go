@@ -166,7 +166,7 @@ func (f *Flood) Do() string {
 	case len(commands) > 1:
 		return "weir flood --propose prints the commands"
 	case slices.ContainsFunc(f.Rules, func(r FloodRule) bool { return r.Proposed }):
-		return "not sure yet, as little is known of what is usual, or another flood is under way: look at what it would hit"
+		return "not sure yet: few usual seconds are known, or another flood is under way. Look at the packets that it would hit"
 	}
 	return "no entry of a list says it without hitting more: ask upstream to drop the pattern"
 }

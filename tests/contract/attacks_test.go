@@ -126,7 +126,7 @@ func (a *attacked) counted(
 	return float64(mistakes) / float64(n), equal, mistakes, g.Block.Classes != nil
 }
 
-// Whoever sends forged sources, two for each honest one, the kernel drops honest sources at most 1.05 times as
+// With two forged sources for each honest one, from whichever networks, the kernel drops honest sources at most 1.05 times as
 // often as without classes.
 func TestForgedSources(t *testing.T) {
 	lab.Root(t)

@@ -439,7 +439,7 @@ func (n *records) judge(frame []byte, o verdict.Outcome) error {
 	return nil
 }
 
-// mostSamples are what a socket has room for.
+// mostSamples is the number of samples that a socket has room for.
 const mostSamples = 300
 
 // exportSamples compares the lists in samples of sFlow.

@@ -20,9 +20,9 @@ import (
 	"weir/tests/seed"
 )
 
-// A daemon stops at a random instant between the exchange of a program in the kernel and the last pin of what that
-// program uses, in a start or a reload; then it goes on, or is killed. Listed packets are dropped all the time.
-// Afterwards there are the pins that there are otherwise, and no packet is missing from the counters.
+// A daemon stops at a random instant between the exchange of a program in the kernel and the last pin of the maps
+// and programs that it uses, in a start or a reload; then it goes on, or is killed. Listed packets are dropped all
+// the time. Afterwards there are the pins that there are otherwise, and no packet is missing from the counters.
 func TestHaltsAmongPins(t *testing.T) {
 	long.Seconds(t)
 	t.Parallel()

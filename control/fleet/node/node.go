@@ -49,7 +49,7 @@ type Config struct {
 	Clock Clock // of the host; nil: that of [time.Now], which somebody may set while the node does not run
 }
 
-// Clock has the wall clock, and how far that is ahead of a clock that nobody sets.
+// Clock has the wall clock, and how far that is ahead of a clock that is never set.
 type Clock interface {
 	Now() (wall time.Time, ahead time.Duration)
 }

@@ -138,8 +138,8 @@ func (o *Observer) Counted() (Rate, bool) {
 const leastMistaken = 64
 
 // Worse reports whether a filter whose networks differ in their bits makes more mistakes than predicted for one
-// in which they do not, and these rates: the traffic is other than what was learned. All of the interval of what
-// was counted lies above the prediction then.
+// in which they do not, and these rates: the traffic is other than what was learned. The whole interval of the counted
+// rate lies above the prediction then.
 func (o *Observer) Worse(s *membership.Set) (counted, equal float64, worse bool) {
 	r, ok := o.Counted()
 	if !ok || s.Classes == nil || o.set != s || o.learner.tally.elements < leastMistaken {
