@@ -5,12 +5,14 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"weir/control/api"
 	"weir/control/durable"
+	"weir/control/list/listfile"
 	"weir/control/stage/sampler"
 	"weir/filter/flood"
 	"weir/filter/verdict"
@@ -111,6 +113,28 @@ func TestFloods(t *testing.T) {
 	}
 	if p := f.Present(); p.Now != nil || len(p.Past) != 1 || !p.Past[0].End.Equal(began.Add(7*time.Second)) || p.Past[0].Rules[0].Pattern != r.Pattern {
 		t.Errorf("%+v", p)
+	}
+}
+
+// An entry that is proposed is one of a list.
+func TestEntries(t *testing.T) {
+	number := func(f flood.Field, lo, hi uint32) flood.Condition { return flood.Condition{Field: f, Lo: lo, Hi: hi} }
+	prefix := func(f flood.Field, p string) flood.Condition {
+		return flood.Condition{Field: f, Prefix: netip.MustParsePrefix(p)}
+	}
+	for _, protocol := range []uint32{1, 6, 17, 47, 50, 58, 132} {
+		for _, addresses := range [][]flood.Condition{
+			{prefix(flood.DestinationPrefix, "203.0.113.2/32")}, {prefix(flood.SourcePrefix, "192.0.2.0/24"), prefix(flood.DestinationPrefix, "203.0.113.0/24")},
+			{prefix(flood.DestinationPrefix, "2001:db8::2/128")}, {prefix(flood.SourcePrefix, "2001:db8::/32")}, {},
+		} {
+			for _, ports := range [][]flood.Condition{{}, {number(flood.SourcePort, 123, 123)}, {number(flood.DestinationPort, 400, 500)}} {
+				u := flood.Rule{Conditions: slices.Concat([]flood.Condition{number(flood.Protocol, protocol, protocol)}, addresses, ports)}
+				_, text, ok := u.Entry()
+				if _, err := listfile.ParseEntry(text); err != nil || !ok {
+					t.Errorf("%q of %v: %v", text, u.String(), err)
+				}
+			}
+		}
 	}
 }
 

@@ -215,7 +215,7 @@ func (u *Rule) Entry() (part Rule, text string, ok bool) {
 	if len(u.Sources) > 0 {
 		return part, "", false
 	}
-	protocol, ports, v6 := "any", true, false
+	protocol, ports := "any", true
 	if c := u.has(Protocol); c != nil {
 		switch c.Lo {
 		case protoTCP, protoUDP, protoSCTP:
@@ -235,14 +235,11 @@ func (u *Rule) Entry() (part Rule, text string, ok bool) {
 			if c.Prefix.IsSingleIP() {
 				address = c.Prefix.Addr().String()
 			}
-			if v6 = c.Prefix.Addr().Is6(); v6 && ports {
+			if c.Prefix.Addr().Is6() {
 				address = "[" + address + "]"
 			}
 		}
-		if !ports {
-			return address
-		}
-		if c := u.has(port); c != nil && c.Hi-c.Lo < maxEntryPorts {
+		if c := u.has(port); ports && c != nil && c.Hi-c.Lo < maxEntryPorts {
 			part = part.with(*c)
 			if of = strconv.FormatUint(uint64(c.Lo), 10); c.Lo != c.Hi {
 				of += "-" + strconv.FormatUint(uint64(c.Hi), 10)
