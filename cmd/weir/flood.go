@@ -98,11 +98,7 @@ func printFlood(out io.Writer, f *api.Floods, now time.Time) {
 		}
 		return
 	}
-	head := "FLOOD"
-	if x.Kind == api.FloodUsers {
-		head = "MORE THAN USUAL"
-	}
-	fmt.Fprintf(out, "%s since %s (%v)   %s, usual %s\n", head, x.Begin.Local().Format(time.TimeOnly),
+	fmt.Fprintf(out, "%s since %s (%v)   %s, usual %s\n", x.Kind.Headline(), x.Begin.Local().Format(time.TimeOnly),
 		quantity.Duration(now.Sub(x.Begin).Round(time.Second)), quantity.SI(x.Rate, 1, "pps"), usualRate(f))
 	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	if x.Destination != "" {

@@ -111,12 +111,17 @@ func (f *Flood) Commands() (all []string) {
 	return all
 }
 
+// Headline returns the words with which a report of such a flood begins.
+func (k FloodKind) Headline() string {
+	if k == FloodUsers {
+		return "MORE THAN USUAL"
+	}
+	return "FLOOD"
+}
+
 // Head returns the flood in a few words, as in "FLOOD of NTP answers to 203.0.113.10".
 func (f *Flood) Head() string {
-	head := "FLOOD"
-	if f.Kind == FloodUsers {
-		head = "MORE THAN USUAL"
-	}
+	head := f.Kind.Headline()
 	if len(f.Rules) > 0 && f.Rules[0].Name != "" {
 		head += " of " + f.Rules[0].Name
 	}

@@ -156,7 +156,7 @@ func (o *observers) tick() {
 	}
 }
 
-// floodsFile has what traffic is usual; with .json, the floods.
+// floodsFile names the file of the baseline, and with .json that of the floods.
 const floodsFile = "floods"
 
 // sample ends a second of samples. They are read a little later, in a turn, when no program writes

@@ -8,8 +8,8 @@ package metrics
 
 import (
 	"time"
-	"weir/control/api"
 
+	"weir/control/api"
 	"weir/control/feed"
 	"weir/control/observe/traffic"
 	"weir/control/stage"

@@ -14,11 +14,11 @@ import (
 	"sync"
 	"testing"
 	"time"
-	"weir/control/api"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"weir/control/api"
 	"weir/control/feed"
 	"weir/control/observe/traffic"
 	"weir/control/quantity"

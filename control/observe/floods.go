@@ -28,6 +28,7 @@ const (
 	floodLeast    = 0.1              // of its largest rate, that a flood has with its rules as long as it lasts
 	becomesUsual  = time.Hour        // after which what no rule matches is usual
 	leastKept     = 10 * time.Second // for which a flood without a rule must last to be remembered
+	goesOn        = 60               // seconds after a start in which a flood goes on that was under way before
 	floodsKept    = 100              // past ones
 	baselineSaved = 10 * time.Minute // the longest time after which the baseline is saved
 	baselineOld   = 24 * time.Hour   // says nothing any more
@@ -87,7 +88,7 @@ func (f *Floods) Second(s *Second, drops func(verdict.Reason) bool) (begun, ende
 		if len(found.Rules) > 0 || f.above == floodBegins {
 			f.now = &api.Flood{Begin: f.begins, Of: found.Of, Usual: found.Usual, Rules: []api.FloodRule{}}
 			f.quiet, f.peak, f.rules = 0, 0, nil
-			if f.before != nil && f.seconds < 60 { // it has gone on
+			if f.before != nil && f.seconds < goesOn { // it has gone on
 				f.now.Begin, f.now.Usual = f.before.Begin, f.before.Usual
 			}
 			f.before = nil
@@ -103,14 +104,14 @@ func (f *Floods) Second(s *Second, drops func(verdict.Reason) bool) (begun, ende
 			f.now.End = &end
 			if f.now.Kind == api.FloodRuled || f.last.Sub(f.now.Begin) >= leastKept {
 				ended = f.now
-				past = append([]api.Flood{*f.now}, past[:min(len(past), floodsKept-1)]...)
+				past = remember(past, f.now)
 			}
 			f.now, f.above, begun = nil, 0, nil
 			f.detector.Forget()
 		}
 	}
-	if f.before != nil && f.seconds >= 60 { // it ended while no daemon ran
-		past = append([]api.Flood{*f.before}, past[:min(len(past), floodsKept-1)]...)
+	if f.before != nil && f.seconds >= goesOn { // it ended while no daemon ran
+		past = remember(past, f.before)
 		f.before = nil
 	}
 	p := &api.Floods{Time: s.End, Sampled: true, Quiet: f.detector.Quiet(), Rate: float64(packets), Past: past}
@@ -128,6 +129,11 @@ func (f *Floods) Second(s *Second, drops func(verdict.Reason) bool) (begun, ende
 		err = f.save(s.End)
 	}
 	return begun, ended, err
+}
+
+// remember returns the floods that are over with one more.
+func remember(past []api.Flood, x *api.Flood) []api.Flood {
+	return append([]api.Flood{*x}, past[:min(len(past), floodsKept-1)]...)
 }
 
 // Blind says that nothing is sampled.
@@ -203,19 +209,11 @@ func (f *Floods) describe(sample []flood.Record, packets float64, drops func(ver
 	}
 	to := largest(destinations)[0]
 	now.Destination, now.DestinationShare = to.String(), float64(destinations[to])/float64(of)
-	from, once, twice, carried := largest(sources), 0, 0, 0
-	for i, a := range from {
-		switch sources[a] {
-		case 1:
-			once++
-		case 2:
-			twice++
-		}
-		if i < 100 {
-			carried += sources[a]
-		}
+	from, carried := largest(sources), 0
+	for _, a := range from[:min(len(from), 100)] {
+		carried += sources[a]
 	}
-	now.Sources, now.LargestSources = Distinct(len(from), once, twice), float64(carried)/float64(of)
+	now.Sources, now.LargestSources = distinct(maps.Values(sources)), float64(carried)/float64(of)
 	now.Dropped, now.Conversing = float64(dropped)/float64(of), float64(conversing)/float64(of)
 }
 
@@ -284,7 +282,7 @@ func (f *Floods) Keep(path string, write func(path string, parts ...[]byte) erro
 	if age := time.Since(was.Saved).Abs(); age > baselineOld {
 		if was.Now != nil {
 			f.before = was.Now
-			f.seconds = 60
+			f.seconds = goesOn
 		}
 		return nil
 	}

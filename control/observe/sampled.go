@@ -2,6 +2,7 @@ package observe
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -221,27 +222,33 @@ func (s *Sampled) Top(trackers []api.Tracker, drops func(verdict.Reason) bool) (
 		}
 		t.More = len(largest) - len(t.Flows)
 		if carried < 1.0/3 && len(largest) > api.MaxTop {
-			once, twice := 0, 0
-			for _, c := range largest {
-				switch c.records {
-				case 1:
-					once++
-				case 2:
-					twice++
+			t.Spread = distinct(func(yield func(int) bool) {
+				for _, c := range largest {
+					if !yield(c.records) {
+						return
+					}
 				}
-			}
-			t.Spread = Distinct(len(largest), once, twice)
+			})
 		}
 		all = append(all, t)
 	}
 	return all
 }
 
-// Distinct estimates of how many flows the traffic consists of, at least, by those that were sampled:
-// all, and those of them that were sampled once and twice (Chao, "Nonparametric estimation of the number
-// of classes in a population", 1984).
-func Distinct(all, once, twice int) float64 {
-	return float64(all) + float64(once)*float64(once-1)/(2*float64(twice+1))
+// distinct estimates of how many flows the traffic consists of, at least, by how often each of them
+// was sampled (Chao, "Nonparametric estimation of the number of classes in a population", 1984).
+func distinct(sampled iter.Seq[int]) float64 {
+	var all, once, twice float64
+	for n := range sampled {
+		all++
+		switch n {
+		case 1:
+			once++
+		case 2:
+			twice++
+		}
+	}
+	return all + once*(once-1)/(2*(twice+1))
 }
 
 // Bounds says how sure a share is that was sampled.

@@ -16,7 +16,7 @@ const (
 	MinRecords        = 100   // that a rule must have matched
 	MaxRules          = 4     // of one flood, together
 	MaxCollateral     = 0.008 // share of normal packets, and of normal conversations, that all rules together match
-	searchCollateral  = 0.75  // of MaxCollateral in the part of the baseline by which rules are searched
+	searchCollateral  = 0.75  // of MaxCollateral, as the search sees only a part of the baseline
 	minExcess         = 0.35  // of the usual rate
 	minRate           = 200   // packets a second above the usual rate
 	minBits           = 2e6   // bits a second above the usual rate

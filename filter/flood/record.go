@@ -158,8 +158,8 @@ func (r *Record) transport(b []byte) {
 	}
 }
 
-// Flow has what all packets of a flow share, in one direction: addresses as in a [Record], and ports
-// or the type and code of ICMP.
+// Flow identifies the packets of a conversation in one direction, by addresses as in a [Record], and
+// ports or the type and code of ICMP.
 type Flow struct {
 	Src, Dst         [16]byte
 	SrcPort, DstPort uint16
