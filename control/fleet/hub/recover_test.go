@@ -188,7 +188,14 @@ func TestTakeBackAtRandom(t *testing.T) {
 			change()
 		}
 		what := fmt.Sprintf("round %d, %d changes, copy %d, stream %s, %d at once: the hub", round, since, of, stream, atOnce)
-		eventually(t, func() error { return has(what, f.truth()[config.FleetBlock]) })
+		eventually(t, func() error {
+			err := has(what, f.truth()[config.FleetBlock])
+			if err == nil {
+				return nil
+			}
+			lost, _ := f.hub.Lost(t.Context())
+			return fmt.Errorf("%w\nlisted as lost: %+v\nproblems: %q", err, lost, f.problems())
+		})
 		change()
 		for _, n := range all {
 			eventually(t, func() error { return has(n.Name(), listOf(n, config.FleetBlock)) })

@@ -421,10 +421,11 @@ func (l *List) Since(theirs *List) (wire.Place, bool) {
 			since = a.Place
 		}
 	}
-	// They have all that l has where an ancestor is later than l, or those of l's time are no more named.
-	later := slices.ContainsFunc(theirs.past, func(a wire.Ancestor) bool { return a.Epoch == l.place.Epoch && l.place.Before(a.Place) }) ||
+	// They have all that l was opened with where an ancestor is later than that, or those of l's time are no more named.
+	// The versions that commands have made of l since are in no other history, and do not count.
+	later := slices.ContainsFunc(theirs.past, func(a wire.Ancestor) bool { return a.Epoch == l.place.Epoch && l.opened.Before(a.Place) }) ||
 		len(theirs.past) == wire.MaxPast && l.place.Epoch < theirs.past[wire.MaxPast-1].Epoch
-	if since == (wire.Place{}) && later { // they have all that l has
+	if since == (wire.Place{}) && later {
 		since = l.opened.Place
 	}
 	return since, since != wire.Place{}
