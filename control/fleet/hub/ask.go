@@ -76,10 +76,13 @@ func (a *asker) run(ctx context.Context) {
 	}
 }
 
-// connection returns the connection to the broker, nil if there is none yet.
+// connection returns the connection to the broker, nil while there is none.
 func (a *asker) connection() *nats.Conn {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.conn == nil || !a.conn.IsConnected() {
+		return nil
+	}
 	return a.conn
 }
 
@@ -110,7 +113,7 @@ func ask[T any](ctx context.Context, by *asker, nodes []string, what string, que
 		return nil, &api.BadRequest{Err: fmt.Errorf("a question of %d kB, want at most %d: ask for less", len(text)/1000, wire.MaxQuestion/1000)}
 	}
 	conn := by.connection()
-	if conn == nil || !conn.IsConnected() {
+	if conn == nil {
 		return nil, errNoBroker
 	}
 	ctx, cancel := context.WithTimeout(ctx, askingTimeout)

@@ -309,25 +309,29 @@ func (n *nodes) mostHeard() bool {
 	return n.most()
 }
 
+// having is a node that reports a version of a list.
+type having struct {
+	node    string
+	version wire.Place
+}
+
 // having returns the nodes that report a version of a list which is wanted, the ones with the latest first, and few of
 // them.
-func (n *nodes) having(list string, wanted func(wire.ListStatus) bool) (names []string) {
+func (n *nodes) having(list string, wanted func(wire.ListStatus) bool) (all []having) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	versions := make(map[string]wire.Place)
 	for name, one := range n.all {
 		for _, l := range one.status.Lists {
 			if l.Name == list && !one.revoked && wanted(l) {
-				versions[name] = l.Active
-				names = append(names, name)
+				all = append(all, having{name, l.Active})
 			}
 		}
 	}
-	slices.SortFunc(names, func(a, b string) int {
-		x, y := versions[a], versions[b]
-		return cmp.Or(cmp.Compare(y.Epoch, x.Epoch), cmp.Compare(y.Version, x.Version), cmp.Compare(a, b))
+	slices.SortFunc(all, func(a, b having) int {
+		x, y := a.version, b.version
+		return cmp.Or(cmp.Compare(y.Epoch, x.Epoch), cmp.Compare(y.Version, x.Version), cmp.Compare(a.node, b.node))
 	})
-	return names[:min(len(names), 3)]
+	return all[:min(len(all), 3)]
 }
 
 // most is mostHeard. n.mu is held.

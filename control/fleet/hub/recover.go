@@ -26,12 +26,14 @@ import (
 
 const (
 	// recoverTime bounds the wait for reports before changes are recovered: the node that has most may not be the
-	// first one.
-	recoverTime = 3 * time.Second
+	// first one, and one whose connection outlasts the hub, as with a cluster, does not report out of turn.
+	recoverTime = wire.StatusInterval + 2*time.Second
 
-	// maxSaved bounds the file of a list that is fetched from a node, and savedTime how long that takes.
+	// maxSaved bounds the file of a list that is fetched from a node, and savedTime how long that takes. askAgain is
+	// for how long nodes are asked again: once the next epoch has begun, they have nothing of before.
 	maxSaved  = 32 << 20
 	savedTime = 20 * time.Second
+	askAgain  = 10 * time.Second
 )
 
 // recovered are changes of lists that the hub's state had lost, and from which nodes they came.
@@ -58,11 +60,11 @@ func (r recovered) String() string {
 func (p *publisher) recoverLists(ctx context.Context) (r recovered, err error) {
 	within, cancel := context.WithTimeout(ctx, recoverTime)
 	defer cancel()
-	again := time.NewTicker(50 * time.Millisecond)
-	defer again.Stop()
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
 	for within.Err() == nil && !(p.heard() && p.asker.connection() != nil) {
 		select {
-		case <-again.C:
+		case <-look.C:
 		case <-within.Done():
 		}
 	}
@@ -75,16 +77,18 @@ func (p *publisher) recoverLists(ctx context.Context) (r recovered, err error) {
 	}); err != nil {
 		return r, err
 	}
+	again, cancel := context.WithTimeout(ctx, askAgain)
+	defer cancel()
 	for _, name := range names {
-		if err := p.recoverList(ctx, name, &r); err != nil {
+		if err := p.recoverList(ctx, again, name, &r); err != nil {
 			return r, err
 		}
 	}
 	return r, nil
 }
 
-// recoverList takes in the changes of a list.
-func (p *publisher) recoverList(ctx context.Context, name string, r *recovered) error {
+// recoverList takes in the changes of a list. Until again ends, it asks again nodes that do not answer.
+func (p *publisher) recoverList(ctx, again context.Context, name string, r *recovered) error {
 	history := p.lists.history(name)
 	if history == nil {
 		return nil // a reload has removed it
@@ -98,8 +102,8 @@ func (p *publisher) recoverList(ctx context.Context, name string, r *recovered) 
 	if len(nodes) == 0 {
 		return nil
 	}
-	lost := api.LostChanges{Time: time.Now(), List: name, Node: nodes[0]}
-	theirs, signed := p.latest(ctx, nodes, &lost)
+	lost := api.LostChanges{Time: time.Now(), List: name, Node: nodes[0].node}
+	theirs, signed := p.latest(ctx, again, nodes, &lost)
 	var changes []journal.Change
 	if err := p.loop.Do(ctx, func() error {
 		l, err := p.lists.byName.Find(name)
@@ -127,17 +131,30 @@ func (p *publisher) recoverList(ctx context.Context, name string, r *recovered) 
 
 // latest returns the latest version of a list that the nodes have saved, and whether the hub has signed all of
 // it: nil, if none can be read. It says in lost from which node it is, or why there is none.
-func (p *publisher) latest(ctx context.Context, nodes []string, lost *api.LostChanges) (theirs *store.List, signed bool) {
-	for _, node := range nodes {
-		l, ok, err := p.savedBy(ctx, node, lost.List)
-		switch {
-		case err != nil && theirs == nil:
-			lost.Why = "what the node has saved cannot be read: " + err.Error()
-		case err == nil && (theirs == nil || theirs.Place().Before(l.Place()) || ok && !signed && theirs.Place() == l.Place()):
-			theirs, signed, lost.Node, lost.Why = l, ok, node, ""
+func (p *publisher) latest(ctx, again context.Context, nodes []having, lost *api.LostChanges) (theirs *store.List, signed bool) {
+	for {
+		var silent []having
+		for _, n := range nodes {
+			l, ok, err := p.savedBy(ctx, n.node, lost.List)
+			switch {
+			case err != nil:
+				if silent = append(silent, n); theirs == nil {
+					lost.Why = "what the node has saved cannot be read: " + err.Error()
+				}
+			case theirs == nil || theirs.Place().Before(l.Place()) || ok && !signed && theirs.Place() == l.Place():
+				theirs, signed, lost.Node, lost.Why = l, ok, n.node, ""
+			}
+		}
+		nodes = slices.DeleteFunc(silent, func(n having) bool { return signed && !theirs.Place().Before(n.version) })
+		if len(nodes) == 0 {
+			return theirs, signed
+		}
+		select {
+		case <-again.Done():
+			return theirs, signed
+		case <-time.After(retryInterval):
 		}
 	}
-	return theirs, signed
 }
 
 // takeBack makes the changes to a list that a node's version has and this one has not. If they cannot be made,

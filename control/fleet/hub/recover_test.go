@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"weir/control/audit"
 	"weir/control/config"
 	fleetnode "weir/control/fleet/node"
@@ -236,6 +238,72 @@ func TestTakeBackEmpty(t *testing.T) {
 	for _, n := range all {
 		eventually(t, func() error { return hasAll(listOf(n, config.FleetBlock), []string{"192.0.2.1", "192.0.2.3"}) })
 	}
+}
+
+// A hub takes changes back also where a node whose connection outlasts the hub, as with a cluster, reports later, and where
+// its first answer is lost.
+func TestTakeBackLate(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	f.reserve()
+	f.start("")
+	n, _ := f.enroll("edge-1")
+	f.change(block("192.0.2.1"))
+	f.stop()
+	f.copyOf("hub", "copy-of-hub")
+	f.start("")
+	f.change(block("192.0.2.2"))
+	f.change(block("192.0.2.3"))
+	want, has, saved := f.truth()[config.FleetBlock], f.has(config.FleetBlock), f.saved(config.FleetBlock)
+	f.stop()
+	f.copyOf("copy-of-hub", "hub") // the stream is that of now
+	f.start("")
+	c, err := f.connect(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := false
+	if _, err := c.Subscribe(wire.AskSubject(n.Name, wire.AskSaved), func(m *nats.Msg) {
+		if lost {
+			_ = m.Respond(wire.MarshalAnswer(wire.SavedPart{Part: saved, Size: int64(len(saved))}, nil))
+		}
+		lost = true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	has.Seal = wire.Version{Place: has.Active, ID: has.ID, Sum: has.Sum}.Sealed(f.authority.Key(), has.Name)
+	report := status(t, wire.Status{Lists: []wire.ListStatus{has}})
+	time.AfterFunc(wire.StatusInterval/2, func() { _ = c.Publish(wire.StatusSubject(n.Name), report) })
+	eventually(t, func() error {
+		if got := f.truth()[config.FleetBlock]; got.Diff(want).Len() > 0 {
+			all, err := f.hub.Lost(t.Context())
+			return errors.Join(fmt.Errorf("the hub has %d entries, want %d, and lists as lost: %+v", got.Len(), want.Len(), all), err)
+		}
+		return nil
+	})
+}
+
+// saved returns the file in which a node would have saved a list of the hub.
+func (f *fleet) saved(name string) (file []byte) {
+	f.t.Helper()
+	if err := f.hub.Do(f.t.Context(), func() error {
+		l := f.hub.lists.get(name).history
+		chunks, _, err := l.Snapshot()
+		if err != nil {
+			return err
+		}
+		if file, err = wire.AppendSavedHead(nil, l.Base()); err != nil {
+			return err
+		}
+		file = append(file, bytes.Join(chunks, nil)...)
+		return l.Deltas(l.Base().Version, func(_ uint64, message []byte) error {
+			file = wire.AppendSavedDelta(file, message)
+			return nil
+		})
+	}); err != nil {
+		f.t.Fatal(err)
+	}
+	return file
 }
 
 // What nodes had and the hub cannot take back is listed until it was made again, also after a restart: of a list with a
