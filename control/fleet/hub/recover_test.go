@@ -283,6 +283,52 @@ func TestTakeBackLate(t *testing.T) {
 	})
 }
 
+// A hub takes changes back also from a node that finds versions of its own numbers in the stream, since commands came first.
+func TestTakeBackOvertaken(t *testing.T) {
+	t.Parallel() // it waits a lot
+	for commands := 1; commands <= 2; commands++ {
+		t.Run(fmt.Sprint(commands), func(t *testing.T) {
+			t.Parallel()
+			f := newFleet(t)
+			f.reserve()
+			f.start("")
+			h := f.host("edge-1")
+			for i := range 2 { // which the hub waits for
+				if _, err := f.authority.Enroll(fmt.Sprintf("silent-%d", i), nil, []string{"tls://" + f.listen}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f.change(block("192.0.2.1"))
+			f.stop()
+			for _, dir := range []string{"hub", "broker"} {
+				f.copyOf(dir, "copy-of-"+dir)
+			}
+			f.start("")
+			f.change(block("192.0.2.2"))
+			eventually(t, func() error { return hasSaved(f.authority.Key(), h.dir, config.FleetBlock, "192.0.2.2") })
+			had := f.hub.Metrics().Published.Catalogs
+			f.stop()
+			h.stop()
+			for _, dir := range []string{"hub", "broker"} {
+				f.copyOf("copy-of-"+dir, dir)
+			}
+			f.start("")
+			all := []string{"192.0.2.1", "192.0.2.2"}
+			for i := range commands {
+				entry := fmt.Sprintf("198.51.100.%d", i)
+				all = append(all, entry)
+				if got := f.change(block(entry)); !got.Published {
+					t.Fatalf("%+v", got)
+				}
+			}
+			wait.For(t, "catalogs later than the node's", func() bool { return f.hub.Metrics().Published.Catalogs > had+2 })
+			h = f.again(h)
+			eventually(t, func() error { return hasAll(f.truth()[config.FleetBlock], all) })
+			eventually(t, func() error { return hasAll(listOf(h.Node, config.FleetBlock), all) })
+		})
+	}
+}
+
 // saved returns the file in which a node would have saved a list of the hub.
 func (f *fleet) saved(name string) (file []byte) {
 	f.t.Helper()

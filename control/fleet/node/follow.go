@@ -34,6 +34,10 @@ const (
 
 	leastRetry, mostRetry = time.Second, time.Minute
 
+	// keepLost is for how long a version that the hub has no more filters on, while the hub learns of it, and takes its
+	// changes back: longer than a hub waits for reports, and asks.
+	keepLost = 30 * time.Second
+
 	// leaveWithin bounds how long a list that the catalog has no more filters on, until the lists that
 	// have come in its stead do.
 	leaveWithin = time.Minute
@@ -59,6 +63,8 @@ type follower struct {
 	// Of the follower's goroutine.
 	at    *state
 	ahead map[uint64]opened // live deltas, by the version that they begin at
+	lost  *state            // that the hub has no more; nil: none
+	since time.Time         // when that was noticed
 
 	saving sync.Mutex // held while the file is written
 	disk   disk
@@ -235,7 +241,10 @@ func (f *follower) sync(ctx context.Context) error {
 	f.sort(inbox, want)
 	from := f.at
 	if from != nil && from.Place == want.Place && !from.is(want) {
-		from = nil // it is of a history that the hub has lost
+		if err := f.keeps(from); err != nil {
+			return err
+		}
+		from = nil
 	} else if !from.place().Before(want.Place) {
 		if f.at != nil && !current {
 			return f.publish(ctx, want, update{state: f.at, whole: true})
@@ -311,6 +320,19 @@ func (f *follower) sort(inbox []message, want wanted) {
 	}
 }
 
+// keeps returns that a version, which is of a history that the hub has lost, is not to be replaced yet: the hub can
+// take back what it can be proved to have made, and what is saved.
+func (f *follower) keeps(s *state) error {
+	if f.lost != s {
+		f.lost, f.since = s, time.Now()
+	}
+	if s.seal == "" || f.disk.path == "" || time.Since(f.since) >= keepLost {
+		return nil
+	}
+	f.n.reportSoon()
+	return fmt.Errorf("list %q: the hub has no version %v %s any more, which stays for %v, so that the hub takes its changes back", f.name, s.Place, s.id, keepLost)
+}
+
 // errGap means that no delta leads on.
 var errGap = errors.New("a delta is missing")
 
@@ -342,7 +364,12 @@ func (f *follower) lead(ctx context.Context, from *state, want wanted) (update, 
 	case errors.Is(err, errGap), errors.Is(err, errBroken), errors.Is(err, wire.ErrForged):
 		f.n.log.Debug("deltas do not lead to the wanted version: "+err.Error(), "list", f.name)
 		if errors.Is(err, errBroken) {
-			from = nil // it is of a history that the hub has lost
+			if u.state == from {
+				if err := f.keeps(from); err != nil {
+					return u, err
+				}
+			}
+			from = nil
 		}
 		again, failed := f.begin(ctx, from, want)
 		if failed != nil {
