@@ -73,6 +73,14 @@ func (c *hubClock) steady() time.Time {
 // now returns the time by the hub's clock.
 func (c *hubClock) now() time.Time { return c.steady().Add(-time.Duration(c.ahead.Load())) }
 
+// here returns a time of the hub by the wall clock of this host as it is set now; zero: zero.
+func (c *hubClock) here(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return t.Add(time.Now().Round(0).Sub(c.now().Round(0)).Round(time.Millisecond))
+}
+
 // hear takes in that what was issued at a time has just come. It reports whether the time
 // has changed, as it may have with the first one: the local clock could be set before.
 func (c *hubClock) hear(issued time.Time) bool {

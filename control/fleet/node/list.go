@@ -90,7 +90,7 @@ func (l *List) Status() feed.Status {
 	return feed.Status{Name: f.n.c.Prefix + f.name, Entries: s.Entries, Sources: []feed.SourceStatus{s}}
 }
 
-// Find returns where the entries of some keys come from, as far as the hub says.
+// Find returns where the entries of some keys come from, as far as the hub says, with times by this host's clock.
 func (l *List) Find(keys []key.Key) []feed.Origin {
 	origins := l.FindHere(keys)
 	var ours []key.Key
@@ -102,7 +102,8 @@ func (l *List) Find(keys []key.Key) []feed.Origin {
 	}
 	for i, o := range l.f.n.origins(l.f.name, ours) {
 		here := &origins[at[i]]
-		here.Line, here.Added, here.Reason, here.By = o.Line, o.Added, o.Reason, o.By
+		here.Line, here.Added, here.Reason, here.By = o.Line, l.f.n.clock.here(o.Added), o.Reason, o.By
+		here.Expires = l.f.n.clock.here(here.Expires)
 		if o.Source != "" {
 			here.Source = wire.Source + ": " + o.Source
 		}
@@ -110,7 +111,7 @@ func (l *List) Find(keys []key.Key) []feed.Origin {
 	return origins
 }
 
-// FindHere is Find without asking the hub.
+// FindHere is Find without asking the hub, with times by the hub's clock.
 func (l *List) FindHere(keys []key.Key) []feed.Origin {
 	l.f.mu.Lock()
 	contents, known := l.f.contents, l.f.newest

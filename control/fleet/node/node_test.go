@@ -27,6 +27,7 @@ import (
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/control/list/listfile"
+	"weir/filter/key"
 	"weir/filter/snapshot"
 	"weir/tests/long"
 	"weir/tests/wait"
@@ -686,6 +687,28 @@ func TestExpiry(t *testing.T) {
 	if n = h.start(dir); !equal(n.has(name), left) {
 		t.Errorf("after a restart: %d entries", n.has(name).Len())
 	}
+}
+
+// Where the clocks differ, explain says when an entry of the hub expires by the node's clock.
+func TestExpiryShown(t *testing.T) {
+	t.Parallel() // it waits a lot
+	h := newHub(t)
+	h.ahead = time.Hour
+	n := h.start(t.TempDir())
+	left := 10 * time.Minute
+	entry, end := set(t, "192.0.2.1"), time.Now().Add(left)
+	h.change(entry)
+	h.snapshot(wire.Expiry{Entry: "192.0.2.1", At: end.Add(h.ahead)})
+	h.release()
+	n.reaches(h)
+	h.release() // live, with the clock
+	wait.For(t, "the end by the node's clock", func() bool {
+		for k := range entry.All() {
+			shown := n.Lists()[0].Find([]key.Key{k})[0].Expires
+			return shown.Sub(end).Abs() < leastDifference
+		}
+		return false
+	})
 }
 
 // A catalog that cannot be saved, as on a full disk, is reported to the hub, and logged once: one
