@@ -169,10 +169,6 @@ func (p *publisher) publish(ctx context.Context) error {
 	if err := p.recover(ctx); err != nil {
 		return err
 	}
-	// Once nodes have the first catalog, they do not say any more that there was a state before.
-	if p.store.IsNew() && p.store.First() > 0 && !p.began && !p.settled(time.Now()) {
-		return nil
-	}
 	var names []string
 	if err := p.loop.Do(ctx, func() error {
 		for _, l := range p.lists.all {
@@ -189,6 +185,11 @@ func (p *publisher) publish(ctx context.Context) error {
 			return err
 		}
 		maps.Copy(p.at, known)
+	}
+	// Once nodes have the first catalog, they do not say any more that there was a state before, and have
+	// nothing of it. The stream may have said that first.
+	if p.store.IsNew() && p.store.First() > 0 && !p.began && !p.settled(time.Now()) {
+		return nil
 	}
 	for _, name := range names {
 		if err := p.list(ctx, name); err != nil && !errors.Is(err, errRemoved) {

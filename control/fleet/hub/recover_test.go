@@ -241,46 +241,58 @@ func TestTakeBackEmpty(t *testing.T) {
 }
 
 // A hub takes changes back also where a node whose connection outlasts the hub, as with a cluster, reports later, and where
-// its first answer is lost.
+// its first answer is lost, before it publishes anything.
 func TestTakeBackLate(t *testing.T) {
 	t.Parallel() // it waits a lot
-	f := newFleet(t)
-	f.reserve()
-	f.start("")
-	n, _ := f.enroll("edge-1")
-	f.change(block("192.0.2.1"))
-	f.stop()
-	f.copyOf("hub", "copy-of-hub")
-	f.start("")
-	f.change(block("192.0.2.2"))
-	f.change(block("192.0.2.3"))
-	want, has, saved := f.truth()[config.FleetBlock], f.has(config.FleetBlock), f.saved(config.FleetBlock)
-	f.stop()
-	f.copyOf("copy-of-hub", "hub") // the stream is that of now
-	f.start("")
-	c, err := f.connect(n)
-	if err != nil {
-		t.Fatal(err)
+	for _, state := range []string{"older", "empty"} {
+		t.Run(state, func(t *testing.T) {
+			t.Parallel()
+			f := newFleet(t)
+			f.reserve()
+			f.start("")
+			n, _ := f.enroll("edge-1")
+			f.change(block("192.0.2.1"))
+			f.stop()
+			f.copyOf("hub", "older")
+			if err := os.Mkdir(filepath.Join(f.dir, "empty"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			f.start("")
+			f.change(block("192.0.2.2"))
+			f.change(block("192.0.2.3"))
+			want, has, saved := f.truth()[config.FleetBlock], f.has(config.FleetBlock), f.saved(config.FleetBlock)
+			f.stop()
+			f.copyOf(state, "hub") // the stream is that of now
+			wait.For(t, "another epoch", func() bool { return time.Now().Unix() > int64(has.Active.Epoch) })
+			f.start("")
+			c, err := f.connect(n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lost := false
+			if _, err := c.Subscribe(wire.AskSubject(n.Name, wire.AskSaved), func(m *nats.Msg) {
+				if made := f.hub.Metrics().Published.Catalogs; made > 0 {
+					t.Errorf("nodes have had %d catalogs, and nothing of before any more", made)
+				}
+				if lost {
+					_ = m.Respond(wire.MarshalAnswer(wire.SavedPart{Part: saved, Size: int64(len(saved))}, nil))
+				}
+				lost = true
+			}); err != nil {
+				t.Fatal(err)
+			}
+			has.Seal = wire.Version{Place: has.Active, ID: has.ID, Sum: has.Sum}.Sealed(f.authority.Key(), has.Name)
+			report := status(t, wire.Status{Lists: []wire.ListStatus{has}})
+			time.AfterFunc(wire.StatusInterval/2, func() { _ = c.Publish(wire.StatusSubject(n.Name), report) })
+			eventually(t, func() error {
+				if got := f.truth()[config.FleetBlock]; got.Diff(want).Len() > 0 {
+					all, err := f.hub.Lost(t.Context())
+					return errors.Join(fmt.Errorf("the hub has %d entries, want %d, and lists as lost: %+v", got.Len(), want.Len(), all), err)
+				}
+				return nil
+			})
+		})
 	}
-	lost := false
-	if _, err := c.Subscribe(wire.AskSubject(n.Name, wire.AskSaved), func(m *nats.Msg) {
-		if lost {
-			_ = m.Respond(wire.MarshalAnswer(wire.SavedPart{Part: saved, Size: int64(len(saved))}, nil))
-		}
-		lost = true
-	}); err != nil {
-		t.Fatal(err)
-	}
-	has.Seal = wire.Version{Place: has.Active, ID: has.ID, Sum: has.Sum}.Sealed(f.authority.Key(), has.Name)
-	report := status(t, wire.Status{Lists: []wire.ListStatus{has}})
-	time.AfterFunc(wire.StatusInterval/2, func() { _ = c.Publish(wire.StatusSubject(n.Name), report) })
-	eventually(t, func() error {
-		if got := f.truth()[config.FleetBlock]; got.Diff(want).Len() > 0 {
-			all, err := f.hub.Lost(t.Context())
-			return errors.Join(fmt.Errorf("the hub has %d entries, want %d, and lists as lost: %+v", got.Len(), want.Len(), all), err)
-		}
-		return nil
-	})
 }
 
 // A hub takes changes back also from a node that finds versions of its own numbers in the stream, since commands came first.
