@@ -516,7 +516,7 @@ func printDaemonNotices(w io.Writer, d *api.Status) (noticed bool) {
 	if more := d.SparedMore; more > 0 {
 		fmt.Fprintf(w, "SPARED: %d more\n", more)
 	}
-	if f := d.Fleet; f != nil && (f.Stale || !f.Connected || f.Refused > 0 || f.Expires != nil) {
+	if f := d.Fleet; f != nil && (f.Stale || !f.Connected || f.Refused > 0 || f.Expires != nil || len(f.Twice) > 0) {
 		printFleet(w, f)
 		noticed = true
 	}
@@ -549,6 +549,9 @@ func printFleet(w io.Writer, f *api.Fleet) {
 	}
 	if f.Refused > 0 {
 		fmt.Fprintf(w, "FLEET: node %s has refused %s that were forged, replayed or damaged: the log has the reasons\n", f.Node, plural(int(f.Refused), "message", "messages"))
+	}
+	if len(f.Twice) > 0 {
+		fmt.Fprintf(w, "FLEET: lists that are configured here come from the hub, too, and both filter: %s; weir check says what to do\n", names(f.Twice))
 	}
 	if f.Expires != nil {
 		fmt.Fprintf(w, "FLEET: the certificate of node %s is valid until %s, then it does not connect any more: weir hub enroll it anew\n", f.Node, f.Expires.UTC().Format(time.DateOnly))

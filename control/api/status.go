@@ -136,6 +136,7 @@ type Fleet struct {
 	Stale     bool       `json:"stale"`               // that is too long ago
 	Problem   string     `json:"problem,omitempty"`   // why, if so
 	Refused   uint64     `json:"refused_messages"`    // forged, replayed or damaged
+	Twice     []string   `json:"twice,omitempty"`     // lists that are configured on the node, too
 
 	// Expires is until when the node's certificate is valid, if it expires soon or has expired.
 	Expires *time.Time `json:"certificate_expires,omitempty"`

@@ -50,6 +50,9 @@ var (
 // Of returns the list of a command with an action, which may name one.
 func (d Defaults) Of(named, action string) string { return cmp.Or(named, d[Action(action)]) }
 
+// Has reports whether a list is one of the defaults.
+func (d Defaults) Has(name string) bool { return name == d[Block] || name == d[Allow] }
+
 // With returns lists with those of the defaults that are not among them.
 func (d Defaults) With(lists []List) []List {
 	lists = slices.Clone(lists)

@@ -194,6 +194,11 @@ func TestFleet(t *testing.T) {
 	if e, err := d.api.Explainer.Explain(t.Context(), "192.0.2.1", true); err != nil || e.Answers[0].List != "fleet.drop" || e.Answers[0].Entries()[0].Source != "fleet: "+feed || e.Answers[0].Entries()[0].Line != 1 {
 		t.Errorf("%+v, %v", e, err)
 	}
+	wait.For(t, "the status has the list that is configured twice", func() bool { return slices.Equal(d.readings.Status().Fleet.Twice, []string{"drop"}) })
+	var warnings []string
+	if err := d.loop.Do(t.Context(), func() error { warnings = d.active.prepared.Warnings(); return nil }); err != nil || len(warnings) != 1 || !strings.HasPrefix(warnings[0], "list drop is configured here, and comes from the hub as fleet.drop: ") {
+		t.Errorf("warnings %q, %v", warnings, err)
+	}
 
 	// A command at the hub.
 	h.block("198.51.100.7")

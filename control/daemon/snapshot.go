@@ -258,7 +258,9 @@ func (d *Daemon) noteStatus() {
 	if damage := d.journal.Damage(); damage != "" {
 		s.Damaged = fmt.Sprintf("%s was found %s; %[1]s.damaged has what is left, and weir audit what was changed", journalPath(d.active.prepared.Config), damage)
 	}
-	s.Fleet, s.NotReady = d.fleet.Status(), d.active.prepared.NotReady()
+	if s.Fleet, s.NotReady = d.fleet.Status(), d.active.prepared.NotReady(); s.Fleet != nil {
+		s.Fleet.Twice = d.active.prepared.Twice()
+	}
 	d.observers.stages.Trackers.DescribeStatus(&s.Status)
 	d.readings.status.Store(s)
 	d.observers.notifier.Follow(s.interfaces, d.active.attach.Named())

@@ -668,7 +668,7 @@ func (p *Ruleset) NewWarnings(known map[*feed.Feed]uint64) (all []string) {
 	for _, l := range p.Lists {
 		all = append(all, l.warnings()...)
 		all = append(all, l.derivedWarnings(p.Derived[l.DerivedNumber])...)
-		if why := p.idle(l); why != "" {
+		if why := p.doubtful(l); why != "" {
 			all = append(all, why)
 		}
 		if l.From == nil || l.unchanged(known) {
@@ -773,12 +773,32 @@ func (p *Ruleset) Unknown() []api.NotReady {
 	return all
 }
 
-// idle says why a list, which is a fleet's, matches nothing on this host, "" if it may.
-func (p *Ruleset) idle(l *List) string {
-	if l.Direction != engine.Out || p.Config.FiltersOutgoing() {
-		return ""
+// doubtful returns what is probably a mistake of a list's settings, "" for nothing.
+func (p *Ruleset) doubtful(l *List) string {
+	switch {
+	case l.Direction == engine.Out && !p.Config.FiltersOutgoing():
+		return fmt.Sprintf("list %s is of outgoing packets, which are filtered on no interface: set egress: true on one", l.Name)
+	case p.isTwice(l.Name):
+		return fmt.Sprintf("list %s is configured here, and comes from the hub as %s: both filter, and what the hub removes stays in the one here: remove that, or rename it", l.Name, config.FleetPrefix+l.Name)
 	}
-	return fmt.Sprintf("list %s is of outgoing packets, which are filtered on no interface: set egress: true on one", l.Name)
+	return ""
+}
+
+// isTwice reports whether a list is configured on this host, and the hub has one of the name, but for those that commands
+// change which name none.
+func (p *Ruleset) isTwice(name string) bool {
+	own, shared := p.ByName[name], p.ByName[config.FleetPrefix+name]
+	return own != nil && shared != nil && !config.FleetLists.Has(name) && !config.DefaultLists.Has(name)
+}
+
+// Twice returns the lists that are configured on this host, and that the hub has under the same name.
+func (p *Ruleset) Twice() (names []string) {
+	for _, l := range p.Lists {
+		if name, shared := strings.CutPrefix(l.Name, config.FleetPrefix); shared && p.isTwice(name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // Descriptions describes the lists, list number n being the (n-1)th.
@@ -857,7 +877,7 @@ func (p *Ruleset) Blocked() (n int) {
 // of feeds whose version is not known.
 func (p *Ruleset) LogFailures(log *slog.Logger, known map[*feed.Feed]uint64) {
 	for _, l := range p.Lists {
-		if why := p.idle(l); why != "" {
+		if why := p.doubtful(l); why != "" {
 			log.Warn(why)
 		}
 		l.LogLeftOut(log, LeftOut{})
