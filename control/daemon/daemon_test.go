@@ -85,16 +85,7 @@ func TestRefreshInterrupted(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "list")
 	write(t, file, firstSource+"\n")
 	d := startFile(t, lab.New(t), file)
-	var f *feed.Feed
-	if err := d.loop.Do(t.Context(), func() error { // without its schedule
-		for one, end := range d.feeds.Running {
-			end()
-			f = one
-		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	f := unscheduled(t, d)[0]
 	interrupted := func() (context.Context, *lists.Reader) {
 		ctx, leave := context.WithCancel(t.Context())
 		return ctx, lists.NewReader(leaver{&d.feeds, leave}, d.audit, d.o.Log)

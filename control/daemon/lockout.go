@@ -83,14 +83,7 @@ func (d *Daemon) leaveOutWith(changes []engine.Change) (more []engine.Change, le
 			return // they will not be made
 		}
 		objections = ruleset.Objections(rules, ruleset.PolicyOf(p.Config), p.Peers)
-		for _, l := range p.Lists {
-			of := objected{l, slices.DeleteFunc(slices.Clone(objections), func(o ruleset.Objection) bool { return o.List != l.SourceNumber || !l.AntiLockout })}
-			if len(of.objections) > 0 {
-				active := p.Contents(l.SourceNumber)
-				more = append(more, engine.Change{List: l.SourceNumber, Delta: ruleset.Without(active, l.SourceNumber, of.objections).Diff(active)})
-				left = append(left, of)
-			}
-		}
+		more, left = activeWithout(p, p.Lists, objections)
 	})
 	if err := d.dropLingering(objections); err != nil {
 		d.o.Log.Error("entries that have left their feeds: " + err.Error())
@@ -98,11 +91,40 @@ func (d *Daemon) leaveOutWith(changes []engine.Change) (more []engine.Change, le
 	return more, left
 }
 
+// activeWithout returns the changes that leave out of the active contents of lists what would cut off a
+// peer, and these lists with it.
+func activeWithout(p *ruleset.Ruleset, lists []*ruleset.List, objections []ruleset.Objection) (changes []engine.Change, left []objected) {
+	for _, l := range lists {
+		of := objected{l, slices.DeleteFunc(slices.Clone(objections), func(o ruleset.Objection) bool { return o.List != l.SourceNumber || !l.AntiLockout })}
+		if len(of.objections) == 0 {
+			continue
+		}
+		active := p.Contents(l.SourceNumber)
+		if delta := ruleset.Without(active, l.SourceNumber, of.objections).Diff(active); delta.Len() > 0 {
+			changes = append(changes, engine.Change{List: l.SourceNumber, Delta: delta})
+			left = append(left, of)
+		}
+	}
+	return changes, left
+}
+
+// leaveOut leaves out of the active contents of lists what would cut off a peer.
+func (d *Daemon) leaveOut(lists []*ruleset.List, objections []ruleset.Objection) (err error) {
+	var changes []engine.Change
+	var left []objected
+	p := d.active.prepared.Copy()
+	d.loop.aside(func() { changes, left = activeWithout(p, lists, objections) })
+	if len(changes) > 0 {
+		_, err = d.applyWith(nil, changes, left)
+	}
+	return err
+}
+
 // lockoutInterval is how often the daemon looks whom it must not cut off.
 const lockoutInterval = 10 * time.Second
 
 // followPeers looks whom the host must not be cut off from now, and takes in again the
-// lists of which another part is to be left out.
+// lists of which another part is to be left out. Of those that cannot be taken in now, less stays active.
 func (d *Daemon) followPeers(now time.Time) {
 	if now.Before(d.antiLockout.lookAgain) {
 		return
@@ -110,10 +132,10 @@ func (d *Daemon) followPeers(now time.Time) {
 	d.antiLockout.lookAgain = now.Add(lockoutInterval)
 	d.loop.Doing("it is checked whom the lists would cut off", "")
 	d.antiLockout.find(now)
-	var changed []*ruleset.List
+	var changed, stuck []*ruleset.List
 	var objections []ruleset.Objection
 	p := d.active.prepared.Copy()
-	d.loop.aside(func() { changed, objections = p.LeftOutAnew() })
+	d.loop.aside(func() { changed, stuck, objections = p.LeftOutAnew() })
 	if err := d.dropLingering(objections); err != nil {
 		d.o.Log.Error("entries that have left their feeds: " + err.Error())
 	}
@@ -121,8 +143,14 @@ func (d *Daemon) followPeers(now time.Time) {
 		before := *l
 		if err := d.update(l); err != nil {
 			d.o.Log.Error(err.Error(), "list", l.Name)
+			stuck = append(stuck, l)
 		} else {
 			l.Keep(&before)
+		}
+	}
+	if len(stuck) > 0 {
+		if err := d.leaveOut(stuck, objections); err != nil {
+			d.o.Log.Error("entries that would cut off a peer are not left out: " + err.Error())
 		}
 	}
 	if _, _, n, err := d.active.prepared.WithDerived(nil); n > 0 || err != nil {

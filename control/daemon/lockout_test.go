@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/feed"
+	"weir/control/journal"
 	"weir/control/list/listfile"
 	"weir/control/quantity"
 	"weir/control/ruleset"
@@ -120,29 +122,32 @@ func TestListsAreGuarded(t *testing.T) {
 }
 
 // The protection against lock-out follows a list also where a later version of it was refused, which an operator sees until the
-// source has something else.
+// source has something else, and before it is decided about a version.
 func TestGuardAfterRefusal(t *testing.T) {
 	l := lab.New(t)
 	local := netip.PrefixFrom(l.B.IPv4, 24).Masked().String()
-	first, second := local+"\n"+firstSource+"\n", "11.0.0.0/9\n"
-	file, other := feedFile(t, "feed.txt", first), feedFile(t, "other.txt", firstSource+"\n")
 	r := configure(t, l.B)
-	r.lists(t, file)
-	r.c.Lists[0].Sources = append(r.c.Lists[0].Sources, feed.DefaultSpec(feed.Source{File: feed.Path(other)}).Sources...)
-	r.c.Lists[0].Required = false
-	r.c.MaxCoverage = 0.005 // more than each file covers, less than both do
+	other := twoSources(t, r, local)
 	d := begin(t, r)
-	allow := api.Change{Action: api.Allow, Entries: []string{local}}
-	change := func() {
+	feeds := unscheduled(t, d.Daemon)
+	change := func(c api.Change) {
 		t.Helper()
-		if _, err := d.changes.Change(t.Context(), allow); err != nil {
+		c.Action, c.Entries = api.Allow, []string{local}
+		if _, err := d.changes.Change(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
 	}
-	refused := func(when string, want bool) {
+	expect := func(when string, refused bool) {
 		t.Helper()
+		lookAgain(t, d)
+		if got := verdictOf(t, d.Daemon, l.A.IPv4.String()); got != verdict.Pass {
+			t.Errorf("%s: cut off: %v", when, got)
+		}
+		if got := verdictOf(t, d.Daemon, firstSource); got != verdict.Drop {
+			t.Errorf("%s: the rest of the list is lost: %v", when, got)
+		}
 		if err := d.loop.Do(t.Context(), func() error {
-			if got := d.active.prepared.List("feed").Refused; (got != nil) != want {
+			if got := d.active.prepared.List("feed").Refused; (got != nil) != refused {
 				t.Errorf("%s: refused: %v", when, got)
 			}
 			return nil
@@ -150,48 +155,94 @@ func TestGuardAfterRefusal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	refresh := func() []api.FetchOutcome {
+	fetch := func() []feed.Outcome {
 		t.Helper()
-		all, err := d.api.Refresh(t.Context(), "feed", false)
-		if err != nil || len(all) != 2 {
-			t.Fatal(all, err)
+		all, err := feeds[0].Fetch(t.Context()) // as by its schedule
+		if err != nil {
+			t.Fatal(err)
 		}
 		return all
 	}
-	change()
-	lookAgain(t, d)
-	write(t, file, first+second)
-	if all := refresh(); all[0].Error != "" {
-		t.Fatalf("%+v", all)
-	}
-	write(t, other, firstSource+"\n12.0.0.0/9\n13.0.0.0/9\n")
-	if all := refresh(); all[1].Error == "" {
-		t.Fatalf("%+v", all)
-	}
-	refused("too much", true)
-	allow.Remove, allow.Force = true, true
-	change()
-	lookAgain(t, d)
-	if got := verdictOf(t, d.Daemon, l.A.IPv4.String()); got != verdict.Pass {
-		t.Errorf("cut off: %v", got)
-	}
-	refused("when the protection against lock-out has looked", true)
-	write(t, other, firstSource+"\n")
-	all, err := d.active.prepared.List("feed").FromFeed.Fetch(t.Context()) // as by its schedule
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, o := range all {
-		if err := d.feeds.Fetched(t.Context(), d.active.prepared.List("feed").FromFeed, o); err != nil {
-			t.Error(err)
+	change(api.Change{})
+	expect("allowed", false)
+	refuseTogether(t, d, other)
+	expect("too much", true)
+	change(api.Change{Remove: true, Force: true})
+	expect("allowed no more", true)
+
+	change(api.Change{})
+	expect("allowed again", true)
+	all := fetch()
+	change(api.Change{Remove: true, Force: true})
+	expect("allowed no more, and read again", true)
+	take := func(all []feed.Outcome) (failed error) {
+		for _, o := range all {
+			failed = errors.Join(failed, d.feeds.Fetched(t.Context(), feeds[0], o))
 		}
+		return failed
 	}
-	wait.For(t, "the source has what it had, and is not refused", func() (ok bool) { // also by its schedule
-		_ = d.loop.Do(t.Context(), func() error { ok = d.active.prepared.List("feed").Refused == nil; return nil })
-		return ok
-	})
-	if got := verdictOf(t, d.Daemon, l.A.IPv4.String()); got != verdict.Pass {
-		t.Errorf("cut off later: %v", got)
+	if err := take(all); err == nil {
+		t.Error("too much is taken")
+	}
+	expect("refused again", true)
+
+	write(t, other, firstSource+"\n")
+	if err := take(fetch()); err != nil {
+		t.Error(err)
+	}
+	expect("the source has what it had", false)
+}
+
+// The protection against lock-out also follows a list that cannot be taken in again: that of a fleet, whose source keeps
+// what was refused, and one whose source has that again meanwhile.
+func TestGuardOfRefused(t *testing.T) {
+	for name, refuse := range map[string]func(t *testing.T, d *running, l *ruleset.List){
+		"of a fleet": func(t *testing.T, d *running, l *ruleset.List) {
+			l.FromFeed, l.From = nil, &behind{contents: setOf(t, strings.Fields(wide)...), kept: make(chan error, 1)}
+			if err := d.update(l); l.Refused == nil {
+				t.Errorf("not refused: %v", err)
+			}
+		},
+		"read meanwhile": func(t *testing.T, d *running, l *ruleset.List) {
+			turn, read := d.loop.next, false
+			d.loop.next = func(ctx context.Context, ended <-chan struct{}) (bool, error) {
+				if <-ended; !read { // once the list has been looked at
+					read = true
+					if _, err := l.FromFeed.Fetch(t.Context()); err != nil || !l.FromFeed.Undecided() {
+						t.Errorf("not read: %v", err)
+					}
+				}
+				return turn(ctx, ended)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ends := lab.New(t)
+			local := netip.PrefixFrom(ends.B.IPv4, 24).Masked()
+			r := configure(t, ends.B)
+			other := twoSources(t, r, local.String())
+			d := begin(t, r)
+			unscheduled(t, d.Daemon)
+			if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Allow, Entries: []string{local.String()}}); err != nil {
+				t.Fatal(err)
+			}
+			lookAgain(t, d)
+			refuseTogether(t, d, other)
+			if err := d.loop.doAlone(t.Context(), func() error {
+				refuse(t, d, d.active.prepared.List("feed"))
+				_, err := d.changes.change([]journal.Change{{Remove: true, Entry: journal.Entry{List: config.DefaultAllow, Allow: true, Key: key.Source(local)}}})
+				d.followPeers(time.Now())
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if got := verdictOf(t, d.Daemon, ends.A.IPv4.String()); got != verdict.Pass {
+				t.Errorf("cut off: %v", got)
+			}
+			if got := verdictOf(t, d.Daemon, firstSource); got != verdict.Drop {
+				t.Errorf("the rest of the list is lost: %v", got)
+			}
+		})
 	}
 }
 
@@ -497,6 +548,42 @@ func TestLeftOutDoesNotLinger(t *testing.T) {
 	if got := verdictOf(t, d.Daemon, neighbour); got != verdict.Pass {
 		t.Errorf("cut off: %v", got)
 	}
+}
+
+// twoSources gives the list two sources, the first of which has a network, and returns the file of the other.
+func twoSources(t *testing.T, r *configured, network string) (other string) {
+	t.Helper()
+	other = feedFile(t, "other.txt", firstSource+"\n")
+	r.lists(t, feedFile(t, "feed.txt", network+"\n"+firstSource+"\n11.0.0.0/9\n"))
+	r.c.Lists[0].Sources = append(r.c.Lists[0].Sources, feed.DefaultSpec(feed.Source{File: feed.Path(other)}).Sources...)
+	r.c.Lists[0].Required = false
+	r.c.MaxCoverage = 0.005
+	return other
+}
+
+// refuseTogether has the other one of two sources have what max_coverage allows of each of them, not of both.
+func refuseTogether(t *testing.T, d *running, other string) {
+	t.Helper()
+	write(t, other, firstSource+"\n12.0.0.0/9\n13.0.0.0/9\n")
+	if all, err := d.api.Refresh(t.Context(), "feed", false); err != nil || len(all) != 2 || all[1].Error == "" {
+		t.Fatalf("%+v, %v", all, err)
+	}
+}
+
+// unscheduled ends the reading of feeds at their intervals and at each change of a file, and returns them.
+func unscheduled(t *testing.T, d *Daemon) (all []*feed.Feed) {
+	t.Helper()
+	if err := d.loop.Do(t.Context(), func() error {
+		for one, end := range d.feeds.Running {
+			end()
+			all = append(all, one)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	d.feeds.Wait()
+	return all
 }
 
 // lookAgain has the protection against lock-out look now whom the lists would cut off.

@@ -671,14 +671,7 @@ func TestLingeringAtChange(t *testing.T) {
 	file := string(r.c.Lists[0].Sources[0].File)
 	write(t, file, secondSource+"\n"+firstSource+"\n")
 	d := begin(t, r)
-	if err := d.loop.Do(t.Context(), func() error { // nothing else reads it
-		for _, end := range d.feeds.Running {
-			end()
-		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	unscheduled(t, d.Daemon) // nothing else reads it
 	write(t, file, firstSource+"\n")
 	r.change(func(c *config.Config) {
 		c.Lists = slices.Clone(c.Lists)

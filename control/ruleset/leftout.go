@@ -315,15 +315,16 @@ func (l *List) LogLeftOut(log *slog.Logger, before LeftOut) {
 	}
 }
 
-// LeftOutAnew returns the lists of which other entries are to be left out than before, or are no longer to stay, and the
-// objections to manual entries, beside some to other entries.
-func (p *Ruleset) LeftOutAnew() (changed []*List, objections []Objection) {
+// LeftOutAnew returns the lists of which other entries are to be left out than before, or are no longer to stay, and those
+// whose sources have what is not active: that is refused, or yet to be decided about. objections has all those to manual
+// entries and to active contents of the latter, beside some to other entries.
+func (p *Ruleset) LeftOutAnew() (changed, stuck []*List, objections []Objection) {
 	var all []read
 	var considered []*List
 	entries := 0
 	admit := func() {
 		a := p.admission(all)
-		objections = a.objections // manual entries are the same each time
+		objections = a.objections // those to what is active are the same each time
 		for _, r := range all {
 			if _, left := a.admit(r); !reflect.DeepEqual(left, r.Left) {
 				changed = append(changed, r.List)
@@ -332,7 +333,11 @@ func (p *Ruleset) LeftOutAnew() (changed []*List, objections []Objection) {
 		all, entries = nil, 0
 	}
 	for _, l := range p.Lists {
-		if l.SourceNumber == 0 || l.Action == config.Allow || l.Rejected != nil || !l.reverted() && (l.Problem() != nil || l.Unseen()) {
+		if l.SourceNumber == 0 || l.Action == config.Allow {
+			continue
+		}
+		if l.Rejected != nil || !l.reverted() && (l.Problem() != nil || l.Unseen()) {
+			stuck = append(stuck, l)
 			continue
 		}
 		considered, all = append(considered, l), append(all, read{l, l.From.Contents()})
@@ -347,7 +352,7 @@ func (p *Ruleset) LeftOutAnew() (changed []*List, objections []Objection) {
 			changed = append(changed, l)
 		}
 	}
-	return changed, objections
+	return changed, stuck, objections
 }
 
 // stayingOver returns the lists with entries that would cut off a peer, and that stay only because their
