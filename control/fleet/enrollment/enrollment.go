@@ -59,18 +59,14 @@ type Node struct {
 // name matches names of nodes and labels: a token of a subject, and of metrics.
 var name = regexp.MustCompile(`^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$`)
 
-// CheckName returns what is wrong with the name of a node.
-func CheckName(s string) error {
-	if !name.MatchString(s) {
-		return fmt.Errorf("node %q: want 1 to 63 lower-case letters, digits, - and _, and no dots", s)
-	}
-	return nil
-}
+// CheckName returns what is wrong with the name of a node, CheckLabel with a label, and CheckSite with the name of a site.
+func CheckName(s string) error  { return check("node", s) }
+func CheckLabel(s string) error { return check("label", s) }
+func CheckSite(s string) error  { return check("site", s) }
 
-// CheckLabel returns what is wrong with a label.
-func CheckLabel(s string) error {
+func check(what, s string) error {
 	if !name.MatchString(s) {
-		return fmt.Errorf("label %q: want 1 to 63 lower-case letters, digits, - and _", s)
+		return fmt.Errorf("%s %q: want 1 to 63 lower-case letters, digits, - and _, and no dots", what, s)
 	}
 	return nil
 }
@@ -111,23 +107,28 @@ func readFile[T any](path string, parse func([]byte) (T, error)) (v T, err error
 // Parse returns what the text of a file says. It fails unless that is complete and
 // its parts belong together.
 func Parse(text []byte) (n Node, err error) {
-	d := json.NewDecoder(bytes.NewReader(text))
-	if err := d.Decode(&n); err != nil {
-		return Node{}, fmt.Errorf("not an enrollment file of `weir hub enroll`: %w", err)
-	}
-	switch {
-	case n.Version == 0:
-		return Node{}, errors.New("not an enrollment file of `weir hub enroll`: it has no weir_fleet")
-	case n.Version != Version:
-		return Node{}, fmt.Errorf("enrollment file of version %d, want %d: make one with `weir hub enroll` of this version", n.Version, Version)
-	}
-	if err := n.check(); err != nil {
-		return Node{}, fmt.Errorf("enrollment file: %w", err)
-	}
-	return n, nil
+	err = parse(text, &n, &n.Version, "enrollment file", "enroll", "weir_fleet")
+	return n, err
 }
 
-func (n Node) check() error {
+// parse is Parse for a kind of file, which a command of weir hub has made, with the version in a field.
+func parse(text []byte, v interface{ check() error }, version *int, kind, command, field string) error {
+	if err := json.NewDecoder(bytes.NewReader(text)).Decode(v); err != nil {
+		return fmt.Errorf("no %s of `weir hub %s`: %w", kind, command, err)
+	}
+	switch {
+	case *version == 0:
+		return fmt.Errorf("no %s of `weir hub %s`: it has no %s", kind, command, field)
+	case *version != Version:
+		return fmt.Errorf("%s of version %d, want %d: make one with `weir hub %s` of this version", kind, *version, Version, command)
+	}
+	if err := v.check(); err != nil {
+		return fmt.Errorf("%s: %w", kind, err)
+	}
+	return nil
+}
+
+func (n *Node) check() error {
 	if err := CheckName(n.Name); err != nil {
 		return err
 	}
@@ -136,14 +137,8 @@ func (n Node) check() error {
 			return err
 		}
 	}
-	if len(n.Servers) == 0 {
-		return errors.New("no servers")
-	}
-	if err := checkServers(n.Servers); err != nil {
+	if err := checkServers("servers", n.Servers, n.PublicKey); err != nil {
 		return err
-	}
-	if len(n.PublicKey) != ed25519.PublicKeySize {
-		return fmt.Errorf("public_key: %d bytes, want %d", len(n.PublicKey), ed25519.PublicKeySize)
 	}
 	if _, err := n.TLS(); err != nil {
 		return err
@@ -171,11 +166,17 @@ func (n Node) Expires() time.Time {
 	return c.NotAfter
 }
 
-func checkServers(servers []string) error {
+func checkServers(what string, servers []string, key ed25519.PublicKey) error {
+	if len(servers) == 0 {
+		return errors.New("no " + what)
+	}
 	for _, s := range servers {
 		if u, err := url.Parse(s); err != nil || u.Scheme != "tls" || u.Host == "" {
 			return fmt.Errorf("server %q: want tls://HOST:PORT", s)
 		}
+	}
+	if len(key) != ed25519.PublicKeySize {
+		return fmt.Errorf("public_key: %d bytes, want %d", len(key), ed25519.PublicKeySize)
 	}
 	return nil
 }

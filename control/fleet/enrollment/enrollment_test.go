@@ -124,7 +124,7 @@ func TestIncomplete(t *testing.T) {
 			t.Errorf("of a site: %s: %v", what, err)
 		}
 	}
-	if _, err := Parse([]byte(`{"name": "x"}`)); err == nil || !strings.Contains(err.Error(), "not an enrollment file") {
+	if _, err := Parse([]byte(`{"name": "x"}`)); err == nil || !strings.Contains(err.Error(), "no enrollment file") {
 		t.Errorf("another file: %v", err)
 	}
 	if _, err := Parse([]byte(`{"weir_fleet": 2}`)); err == nil || !strings.Contains(err.Error(), "version 2") {

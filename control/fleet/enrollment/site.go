@@ -1,11 +1,9 @@
 package enrollment
 
 import (
-	"bytes"
 	"crypto/ed25519"
 	"crypto/tls"
 	"encoding/json"
-	"errors"
 	"fmt"
 )
 
@@ -50,41 +48,16 @@ func ReadSite(path string) (Site, error) { return readFile(path, ParseSite) }
 // ParseSite returns what the text of a file says. It fails unless that is complete and
 // its parts belong together.
 func ParseSite(text []byte) (s Site, err error) {
-	if err := json.NewDecoder(bytes.NewReader(text)).Decode(&s); err != nil {
-		return Site{}, fmt.Errorf("not a file of `weir hub site`: %w", err)
-	}
-	switch {
-	case s.Version == 0:
-		return Site{}, errors.New("not a file of `weir hub site`: it has no weir_site")
-	case s.Version != Version:
-		return Site{}, fmt.Errorf("file of a site of version %d, want %d: make one with `weir hub site` of this version", s.Version, Version)
-	}
-	if err := s.check(); err != nil {
-		return Site{}, fmt.Errorf("file of a site: %w", err)
-	}
-	return s, nil
+	err = parse(text, &s, &s.Version, "file of a site", "site", "weir_site")
+	return s, err
 }
 
-// CheckSite returns what is wrong with the name of a site.
-func CheckSite(s string) error {
-	if !name.MatchString(s) {
-		return fmt.Errorf("site %q: want 1 to 63 lower-case letters, digits, - and _, and no dots", s)
-	}
-	return nil
-}
-
-func (s Site) check() error {
+func (s *Site) check() error {
 	if err := CheckSite(s.Name); err != nil {
 		return err
 	}
-	if len(s.Hub) == 0 {
-		return errors.New("no hub")
-	}
-	if err := checkServers(s.Hub); err != nil {
+	if err := checkServers("hub", s.Hub, s.PublicKey); err != nil {
 		return err
-	}
-	if len(s.PublicKey) != ed25519.PublicKeySize {
-		return fmt.Errorf("public_key: %d bytes, want %d", len(s.PublicKey), ed25519.PublicKeySize)
 	}
 	for what, c := range map[string]Credentials{"stream": s.Stream, "nodes": s.Nodes, "own": s.Own, "fetch": s.Fetch, "events": s.Events} {
 		if err := c.check(); err != nil {

@@ -143,5 +143,8 @@ func (a *table) set(all []*managed) {
 // concurrent use, as some methods of the history are.
 func (a *table) history(name string) *store.List { return (*a.histories.Load())[name] }
 
+// names returns the names of the lists. It is safe for concurrent use.
+func (a *table) names() []string { return slices.Sorted(maps.Keys(*a.histories.Load())) }
+
 // get returns a list by name, nil if there is none.
 func (a *table) get(name string) *managed { return a.byName[name] }

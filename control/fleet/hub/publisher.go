@@ -169,15 +169,7 @@ func (p *publisher) publish(ctx context.Context) error {
 	if err := p.recover(ctx); err != nil {
 		return err
 	}
-	var names []string
-	if err := p.loop.Do(ctx, func() error {
-		for _, l := range p.lists.all {
-			names = append(names, l.Name)
-		}
-		return nil
-	}); err != nil {
-		return err
-	}
+	names := p.lists.names()
 	// The stream may have something of a list that was added.
 	if p.at == nil || slices.ContainsFunc(names, func(name string) bool { return p.at[name] == nil }) {
 		known := p.at
@@ -291,12 +283,8 @@ func (p *publisher) look(ctx context.Context) (map[string]*published, error) {
 	public := p.authority.PublicKey()
 	at := make(map[string]*published)
 	var epoch, last uint64
-	var names []string
 	if err := p.loop.Do(ctx, func() error {
 		epoch, last = p.store.Epoch(), p.store.LastCatalog()
-		for _, l := range p.lists.all {
-			names = append(names, l.Name)
-		}
 		return nil
 	}); err != nil {
 		return nil, err
@@ -325,7 +313,7 @@ func (p *publisher) look(ctx context.Context) (map[string]*published, error) {
 			}
 		}
 	}
-	for _, name := range names {
+	for _, name := range p.lists.names() {
 		found, err := p.lookAt(ctx, name, epoch)
 		if errors.Is(err, errRemoved) {
 			continue

@@ -68,18 +68,9 @@ func (p *publisher) recoverLists(ctx context.Context) (r recovered, err error) {
 		case <-within.Done():
 		}
 	}
-	var names []string
-	if err := p.loop.Do(ctx, func() error {
-		for _, l := range p.lists.all {
-			names = append(names, l.Name)
-		}
-		return nil
-	}); err != nil {
-		return r, err
-	}
 	again, cancel := context.WithTimeout(ctx, askAgain)
 	defer cancel()
-	for _, name := range names {
+	for _, name := range p.lists.names() {
 		if err := p.recoverList(ctx, again, name, &r); err != nil {
 			return r, err
 		}
