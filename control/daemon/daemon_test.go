@@ -19,7 +19,6 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
-	"weir/tests/wait"
 )
 
 // startFile runs a daemon until the test ends, with a list of a file.
@@ -132,11 +131,7 @@ func TestRefreshCatchesUp(t *testing.T) {
 	if err := d.loop.Do(t.Context(), func() error { l = d.active.prepared.List("feed"); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := wait.Deadline(); l.FromFeed.Status().Sources[0].Next.IsZero(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the schedule does not read the feed")
-		}
-	}
+	unscheduled(t, d)
 	write(t, file, "192.0.2.1\n192.0.2.2\n")
 	// As the schedule does; the outcome is reported later.
 	read, err := l.FromFeed.Fetch(t.Context())

@@ -638,6 +638,7 @@ func testLingeringAtReload(t *testing.T, more int, unconfirmed bool, activate fu
 	for i := range more {
 		lines = fmt.Appendf(lines, "11.%d.%d.1\n", i/256, i%256)
 	}
+	unscheduled(t, d.Daemon)
 	write(t, file, string(lines))
 	if err := d.loop.doAlone(t.Context(), func() error { // it is not activated between
 		if _, err := d.active.prepared.List("feed").FromFeed.Fetch(t.Context()); err != nil {
