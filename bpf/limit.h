@@ -62,7 +62,7 @@ __noinline int limit_source(void)
 	l = bpf_map_lookup_elem(&limits, &k);
 	if (!l)
 		return REASON_CLEAN;
-	r = meter(&l->rate, l->by_bytes ? p->len : 1);
+	r = meter(&l->rate, l->by_bytes ? p->len : 1, bpf_ktime_get_ns());
 	if (r != REASON_CLEAN) {
 		__sync_fetch_and_add(&l->held.packets, 1);
 		__sync_fetch_and_add(&l->held.bytes, p->len);

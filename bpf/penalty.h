@@ -39,9 +39,9 @@ KEPT_ARRAY(penalties, struct penalty_bucket);
 volatile const __u32 penalty_buckets = 0;
 
 /* Returns the reason to drop a packet of this many units for a penalty, or REASON_CLEAN. */
-static __always_inline enum reason meter(struct penalty *e, __u32 units)
+static __always_inline enum reason meter(struct penalty *e, __u32 units, __u64 now)
 {
-	__u64 now = bpf_ktime_get_ns(), full, cost;
+	__u64 full, cost;
 
 	if (now >= e->until)
 		return REASON_CLEAN;
@@ -69,7 +69,7 @@ static __always_inline enum reason penalty_of(__u64 h, __u32 units)
 	if (!b)
 		return REASON_CLEAN;
 	slot = slots_find(&b->slots, h);
-	return slot ? meter(&b->entries[slot % SLOTS], units) : REASON_CLEAN;
+	return slot ? meter(&b->entries[slot % SLOTS], units, bpf_ktime_get_ns()) : REASON_CLEAN;
 }
 
 #endif

@@ -2,9 +2,8 @@
 /*
  * The verdict pipeline:
  *
- *	parse -> failsafe -> loop check -> heavy hitters, limits -> block match ->
- *	(allow match, reply) ->
- *	policing -> count, event, first-seen flows, sample -> loop filter, digest -> multicast
+ *	parse -> failsafe -> loop check -> heavy hitters, limits, patterns ->
+ *	block match -> (allow match, reply) -> policing -> count, event, first-seen flows, sample -> loop filter, digest -> multicast
  *
  * The allow lists are asked only when a stage wants to drop, so they cost clean
  * traffic nothing; and before policing, which leaves out what they contain. Heavy
@@ -31,6 +30,7 @@
 #include "lists.h"
 #include "packet.h"
 #include "parse.h"
+#include "pattern.h"
 #include "penalty.h"
 #include "policy.h"
 #include "replies.h"
@@ -221,8 +221,11 @@ static __always_inline enum reason judge(struct context *ctx, struct cpu_row *ro
 		count_list(list, p->len);
 		return monitor ? REASON_WOULD_BLOCK : REASON_BLOCKED;
 	}
-	if (p->punished)
+	if (p->punished) {
+		if (patterning && !monitor && p->punished == REASON_PATTERN)
+			p->list = matched_pattern();
 		return monitor ? REASON_WOULD_BLOCK : p->punished;
+	}
 	return p->reason;
 }
 
@@ -260,6 +263,8 @@ static __always_inline enum reason decide(struct context *ctx, struct cursor *c,
 		return p->exempt;
 	if (limiting && !p->punished)
 		p->punished = limit_source();
+	if (patterning && !p->punished)
+		p->punished = match_patterns(ctx);
 
 	if (!is_empty(&block))
 		list = apply_rules(ctx, p, match_block(p));
@@ -567,7 +572,7 @@ static __always_inline int match_plain(const struct plain *h)
 /* Whether nothing but counters concerns itself with what passes. */
 static __always_inline int counts_only(void)
 {
-	return !tracker_count && !first_seen.lines && !digest_config.lines &&
+	return !tracker_count && !patterning && !first_seen.lines && !digest_config.lines &&
 	       !(replies.on && outgoing);
 }
 
@@ -605,7 +610,9 @@ static __always_inline int judge_lean(struct context *ctx, const struct plain *h
 		track_by(0, -1, row, p);
 	if (tracker_count > 1)
 		track_by(1, -1, row, p);
-	if (list == LIST_NONE && !(tracker_count && p->punished)) {
+	if (patterning && !p->punished)
+		p->punished = match_patterns(ctx);
+	if (list == LIST_NONE && !((tracker_count || patterning) && p->punished)) {
 		count_reason(row, REASON_CLEAN, h->len);
 		if (first_seen.lines)
 			observe_flow(ctx, row, p);

@@ -26,6 +26,7 @@ static __always_inline int action_of(enum reason r)
 	case REASON_RATE_LIMITED:
 	case REASON_HEAVY:
 	case REASON_POLICED:
+	case REASON_PATTERN:
 		return XDP_DROP; /* in monitor mode the reason is REASON_WOULD_BLOCK */
 	case REASON_TRUNCATED:
 	case REASON_MALFORMED:
@@ -52,6 +53,7 @@ static __always_inline int is_unwanted(enum reason r)
 	case REASON_HEAVY:
 	case REASON_OVERTAGGED:
 	case REASON_POLICED:
+	case REASON_PATTERN:
 		return 1;
 	case REASON_TRUNCATED:
 	case REASON_MALFORMED:

@@ -329,6 +329,50 @@ type WeirPartner struct {
 	Pad    [2]uint8
 }
 
+type WeirPattern struct {
+	_       structs.HostLayout
+	Src     [4]uint32
+	SrcMask [4]uint32
+	Dst     [4]uint32
+	DstMask [4]uint32
+	Fields  [12]struct {
+		_     structs.HostLayout
+		Low   uint32
+		Width uint32
+	}
+	Rate    WeirPenalty
+	Rows    uint32
+	State   uint32
+	Family  uint8
+	ByBytes uint8
+	Pad     [54]uint8
+}
+
+type WeirPatternCounters struct {
+	_       structs.HostLayout
+	Matched struct {
+		_       structs.HostLayout
+		Packets uint64
+		Bytes   uint64
+	}
+	Dropped struct {
+		_       structs.HostLayout
+		Packets uint64
+		Bytes   uint64
+	}
+	Conversing uint64
+	Unknown    uint64
+}
+
+type WeirPatternCpu struct {
+	_      structs.HostLayout
+	Record WeirSamplerRecord
+	Values [12]uint32
+	Last   uint32
+	Pad    [3]uint32
+	Of     [16]WeirPatternCounters
+}
+
 type WeirPenalty struct {
 	_     structs.HostLayout
 	Until uint64
@@ -452,7 +496,8 @@ const (
 	WeirReasonREASON_LINK         WeirReason = 16
 	WeirReasonREASON_POLICED      WeirReason = 17
 	WeirReasonREASON_REPLY        WeirReason = 18
-	WeirReasonREASON_COUNT        WeirReason = 19
+	WeirReasonREASON_PATTERN      WeirReason = 19
+	WeirReasonREASON_COUNT        WeirReason = 20
 )
 
 type WeirReplyConfig struct {
@@ -665,6 +710,8 @@ const (
 	WeirMapMulticastMtu          = "multicast_mtu"
 	WeirMapMulticastStats        = "multicast_stats"
 	WeirMapPartners              = "partners"
+	WeirMapPatternCpus           = "pattern_cpus"
+	WeirMapPatterns              = "patterns"
 	WeirMapPenalties             = "penalties"
 	WeirMapPolicerCpus           = "policer_cpus"
 	WeirMapPolicerNow            = "policer_now"
@@ -737,6 +784,7 @@ const (
 	WeirVarLoopOutcomes          = "loop_outcomes"
 	WeirVarMonitor               = "monitor"
 	WeirVarMulticast             = "multicast"
+	WeirVarPatterning            = "patterning"
 	WeirVarPenaltyBuckets        = "penalty_buckets"
 	WeirVarPolicer               = "policer"
 	WeirVarPolicerControllers    = "policer_controllers"
@@ -851,6 +899,8 @@ type WeirMapSpecs struct {
 	MulticastMtu     *ebpf.MapSpec `ebpf:"multicast_mtu"`
 	MulticastStats   *ebpf.MapSpec `ebpf:"multicast_stats"`
 	Partners         *ebpf.MapSpec `ebpf:"partners"`
+	PatternCpus      *ebpf.MapSpec `ebpf:"pattern_cpus"`
+	Patterns         *ebpf.MapSpec `ebpf:"patterns"`
 	Penalties        *ebpf.MapSpec `ebpf:"penalties"`
 	PolicerCpus      *ebpf.MapSpec `ebpf:"policer_cpus"`
 	PolicerNow       *ebpf.MapSpec `ebpf:"policer_now"`
@@ -927,6 +977,7 @@ type WeirVariableSpecs struct {
 	LoopOutcomes          *ebpf.VariableSpec `ebpf:"loop_outcomes"`
 	Monitor               *ebpf.VariableSpec `ebpf:"monitor"`
 	Multicast             *ebpf.VariableSpec `ebpf:"multicast"`
+	Patterning            *ebpf.VariableSpec `ebpf:"patterning"`
 	PenaltyBuckets        *ebpf.VariableSpec `ebpf:"penalty_buckets"`
 	Policer               *ebpf.VariableSpec `ebpf:"policer"`
 	PolicerControllers    *ebpf.VariableSpec `ebpf:"policer_controllers"`
@@ -1011,6 +1062,8 @@ type WeirMaps struct {
 	MulticastMtu     *ebpf.Map `ebpf:"multicast_mtu"`
 	MulticastStats   *ebpf.Map `ebpf:"multicast_stats"`
 	Partners         *ebpf.Map `ebpf:"partners"`
+	PatternCpus      *ebpf.Map `ebpf:"pattern_cpus"`
+	Patterns         *ebpf.Map `ebpf:"patterns"`
 	Penalties        *ebpf.Map `ebpf:"penalties"`
 	PolicerCpus      *ebpf.Map `ebpf:"policer_cpus"`
 	PolicerNow       *ebpf.Map `ebpf:"policer_now"`
@@ -1069,6 +1122,8 @@ func (m *WeirMaps) Close() error {
 		m.MulticastMtu,
 		m.MulticastStats,
 		m.Partners,
+		m.PatternCpus,
+		m.Patterns,
 		m.Penalties,
 		m.PolicerCpus,
 		m.PolicerNow,
@@ -1146,6 +1201,7 @@ type WeirVariables struct {
 	LoopOutcomes          *ebpf.Variable `ebpf:"loop_outcomes"`
 	Monitor               *ebpf.Variable `ebpf:"monitor"`
 	Multicast             *ebpf.Variable `ebpf:"multicast"`
+	Patterning            *ebpf.Variable `ebpf:"patterning"`
 	PenaltyBuckets        *ebpf.Variable `ebpf:"penalty_buckets"`
 	Policer               *ebpf.Variable `ebpf:"policer"`
 	PolicerControllers    *ebpf.Variable `ebpf:"policer_controllers"`

@@ -46,6 +46,8 @@ const (
 	WeirTCMapLimits                = "limits"
 	WeirTCMapListStats             = "list_stats"
 	WeirTCMapPartners              = "partners"
+	WeirTCMapPatternCpus           = "pattern_cpus"
+	WeirTCMapPatterns              = "patterns"
 	WeirTCMapPenalties             = "penalties"
 	WeirTCMapReasonStats           = "reason_stats"
 	WeirTCMapReplyInsides          = "reply_insides"
@@ -110,6 +112,7 @@ const (
 	WeirTCVarMonitor               = "monitor"
 	WeirTCVarNoLinkHeader          = "no_link_header"
 	WeirTCVarOutgoing              = "outgoing"
+	WeirTCVarPatterning            = "patterning"
 	WeirTCVarPenaltyBuckets        = "penalty_buckets"
 	WeirTCVarReasonStatsEntries    = "reason_stats_entries"
 	WeirTCVarReasonStatsWhole      = "reason_stats_whole"
@@ -213,6 +216,8 @@ type WeirTCMapSpecs struct {
 	Limits          *ebpf.MapSpec `ebpf:"limits"`
 	ListStats       *ebpf.MapSpec `ebpf:"list_stats"`
 	Partners        *ebpf.MapSpec `ebpf:"partners"`
+	PatternCpus     *ebpf.MapSpec `ebpf:"pattern_cpus"`
+	Patterns        *ebpf.MapSpec `ebpf:"patterns"`
 	Penalties       *ebpf.MapSpec `ebpf:"penalties"`
 	ReasonStats     *ebpf.MapSpec `ebpf:"reason_stats"`
 	ReplyInsides    *ebpf.MapSpec `ebpf:"reply_insides"`
@@ -282,6 +287,7 @@ type WeirTCVariableSpecs struct {
 	Monitor               *ebpf.VariableSpec `ebpf:"monitor"`
 	NoLinkHeader          *ebpf.VariableSpec `ebpf:"no_link_header"`
 	Outgoing              *ebpf.VariableSpec `ebpf:"outgoing"`
+	Patterning            *ebpf.VariableSpec `ebpf:"patterning"`
 	PenaltyBuckets        *ebpf.VariableSpec `ebpf:"penalty_buckets"`
 	ReasonStatsEntries    *ebpf.VariableSpec `ebpf:"reason_stats_entries"`
 	ReasonStatsWhole      *ebpf.VariableSpec `ebpf:"reason_stats_whole"`
@@ -356,6 +362,8 @@ type WeirTCMaps struct {
 	Limits          *ebpf.Map `ebpf:"limits"`
 	ListStats       *ebpf.Map `ebpf:"list_stats"`
 	Partners        *ebpf.Map `ebpf:"partners"`
+	PatternCpus     *ebpf.Map `ebpf:"pattern_cpus"`
+	Patterns        *ebpf.Map `ebpf:"patterns"`
 	Penalties       *ebpf.Map `ebpf:"penalties"`
 	ReasonStats     *ebpf.Map `ebpf:"reason_stats"`
 	ReplyInsides    *ebpf.Map `ebpf:"reply_insides"`
@@ -406,6 +414,8 @@ func (m *WeirTCMaps) Close() error {
 		m.Limits,
 		m.ListStats,
 		m.Partners,
+		m.PatternCpus,
+		m.Patterns,
 		m.Penalties,
 		m.ReasonStats,
 		m.ReplyInsides,
@@ -476,6 +486,7 @@ type WeirTCVariables struct {
 	Monitor               *ebpf.Variable `ebpf:"monitor"`
 	NoLinkHeader          *ebpf.Variable `ebpf:"no_link_header"`
 	Outgoing              *ebpf.Variable `ebpf:"outgoing"`
+	Patterning            *ebpf.Variable `ebpf:"patterning"`
 	PenaltyBuckets        *ebpf.Variable `ebpf:"penalty_buckets"`
 	ReasonStatsEntries    *ebpf.Variable `ebpf:"reason_stats_entries"`
 	ReasonStatsWhole      *ebpf.Variable `ebpf:"reason_stats_whole"`

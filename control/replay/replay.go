@@ -90,7 +90,7 @@ func newKernel(g *engine.Generation, stats *loader.Stats) (*Kernel, error) {
 	if err != nil {
 		return nil, errors.Join(err, stats.Close())
 	}
-	k := &Kernel{generation: g, stats: stats, program: program, tracks: len(tracker.Of(g)) > 0 || g.Limits != nil}
+	k := &Kernel{generation: g, stats: stats, program: program, tracks: len(tracker.Of(g)) > 0 || g.Limits != nil || g.Patterns != nil}
 	if err := stats.Take(program); err != nil {
 		return nil, errors.Join(err, k.Close())
 	}

@@ -60,8 +60,8 @@ type Rule struct {
 // absent is the value of a field that a packet does not have.
 const absent = 1<<32 - 1
 
-// value returns a field of a record as a number.
-func (r *Record) value(f Field) uint32 {
+// Value returns a field of a record as a number, 2^32 - 1 where the packet does not have it.
+func (r *Record) Value(f Field) uint32 {
 	tcp := r.Protocol == protoTCP && r.HeaderLength > 0
 	switch f {
 	case Protocol:
@@ -101,12 +101,20 @@ func (r *Record) value(f Field) uint32 {
 		if tcp {
 			return uint32(r.Window)
 		}
-	case Payload: // zeros may stand for none
-		if v := binary.BigEndian.Uint32(r.Payload[:]); v != 0 {
-			return v
-		}
+	case Payload:
+		return binary.BigEndian.Uint32(r.Payload[:])
 	}
 	return absent
+}
+
+// says reports whether a condition may be of a value: it is not, of one that says nothing, or that a
+// packet does not have. A payload of zeros stands for none, too.
+func (f Field) says(v uint32) bool {
+	switch f {
+	case Payload, FragmentPart, Strangers:
+		return v != 0
+	}
+	return v != absent
 }
 
 // hasPorts reports whether the packet has ports, or the type and code of ICMP.
@@ -126,7 +134,7 @@ func (c *Condition) Matches(r *Record) bool {
 	case DestinationPrefix:
 		return c.Prefix.Contains(r.Destination())
 	}
-	v := r.value(c.Field)
+	v := r.Value(c.Field)
 	return c.Lo <= v && v <= c.Hi
 }
 
@@ -198,7 +206,7 @@ func (c Condition) String() string {
 
 func flagNames(flags uint32) string {
 	var b strings.Builder
-	for i, name := range "FSRPAUEC" {
+	for i, name := range flagLetters {
 		if flags>>i&1 != 0 {
 			b.WriteRune(name)
 		}

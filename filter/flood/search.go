@@ -81,7 +81,7 @@ func newSpace(current, base []Record, rate, usual, all float64) *space {
 		for j := range order {
 			order[j] = j
 		}
-		slices.SortFunc(order, func(a, b int) int { return cmp.Compare(g.records[a].value(f), g.records[b].value(f)) })
+		slices.SortFunc(order, func(a, b int) int { return cmp.Compare(g.records[a].Value(f), g.records[b].Value(f)) })
 		g.order[i] = order
 	}
 	g.propose()
@@ -121,10 +121,10 @@ func (g *space) propose() {
 	for f := range numValues {
 		counts := make(map[uint32]int)
 		for i := range g.current {
-			counts[g.records[i].value(f)]++
+			counts[g.records[i].Value(f)]++
 		}
 		for v, n := range counts {
-			if n < least || v == absent || f == FragmentPart && v == 0 || f == Strangers && v == 0 {
+			if n < least || !f.says(v) {
 				continue
 			}
 			add(Condition{Field: f, Lo: v, Hi: v})
@@ -321,7 +321,7 @@ func (g *space) interval(s set, which int) (Condition, bool) {
 	var sums []float64
 	for _, i := range g.order[which] {
 		r := &g.records[i]
-		v := r.value(f)
+		v := r.Value(f)
 		if !s.has(g.bit(i)) || v == absent {
 			continue
 		}
@@ -379,9 +379,9 @@ func (g *space) tighten(st state) Rule {
 		return u
 	}
 	for _, f := range []Field{Protocol, FragmentPart, Flags, HeaderLength, Strangers} {
-		v := hit[0].value(f)
-		if u.has(f) != nil || v == absent || f == FragmentPart && v == 0 || f == Strangers && v == 0 ||
-			slices.ContainsFunc(hit, func(r *Record) bool { return r.value(f) != v }) {
+		v := hit[0].Value(f)
+		if u.has(f) != nil || !f.says(v) ||
+			slices.ContainsFunc(hit, func(r *Record) bool { return r.Value(f) != v }) {
 			continue
 		}
 		u = u.with(Condition{Field: f, Lo: v, Hi: v})

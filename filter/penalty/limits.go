@@ -19,21 +19,36 @@ type Limit struct {
 type Limits struct {
 	Now func() time.Duration // by the kernel's monotonic clock
 
-	all map[netip.Prefix]*limited
+	all map[netip.Prefix]*Meter
 }
 
-type limited struct {
+// Meter holds packets to a limit.
+type Meter struct {
 	entry [entryWords]uint64
 	bytes bool
+}
+
+// NewMeter returns the meter of a limit.
+func NewMeter(l Limit) *Meter {
+	cost, burst := l.Words()
+	return &Meter{[entryWords]uint64{uint64(l.Until), cost, burst}, l.Bytes}
+}
+
+// Check returns what happens to a packet of a length, and charges it to the rate if it passes.
+func (m *Meter) Check(length uint64, now time.Duration) Verdict {
+	units := uint64(1)
+	if m.bytes {
+		units = length
+	}
+	return meter(m.entry[:], units, now)
 }
 
 // Set limits the sources of a masked prefix.
 func (l *Limits) Set(p netip.Prefix, to Limit) {
 	if l.all == nil {
-		l.all = make(map[netip.Prefix]*limited)
+		l.all = make(map[netip.Prefix]*Meter)
 	}
-	cost, burst := to.Words()
-	l.all[p] = &limited{[entryWords]uint64{uint64(to.Until), cost, burst}, to.Bytes}
+	l.all[p] = NewMeter(to)
 }
 
 // Check returns what happens to a packet of a source and a length, and charges it to the rate
@@ -41,15 +56,9 @@ func (l *Limits) Set(p netip.Prefix, to Limit) {
 func (l *Limits) Check(src netip.Addr, length uint64) Verdict {
 	for bits := src.BitLen(); bits >= 0; bits-- {
 		p, _ := src.Prefix(bits) // never fails
-		of := l.all[p]
-		if of == nil {
-			continue
+		if of := l.all[p]; of != nil {
+			return of.Check(length, l.Now())
 		}
-		units := uint64(1)
-		if of.bytes {
-			units = length
-		}
-		return meter(of.entry[:], units, l.Now())
 	}
 	return None
 }

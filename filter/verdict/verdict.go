@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"weir/filter/conntrack"
+	"weir/filter/flood"
 	"weir/filter/icarus"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -41,13 +42,14 @@ const (
 	Link                      // pass: a protocol of the link itself
 	Policed                   // drop: over the rate of the interface
 	Reply                     // pass: would be dropped by a list, but answers a connection of this host
+	Pattern                   // drop: over the rate of a pattern of header fields, which may be none
 	NumReasons
 )
 
 var reasonNames = [NumReasons]string{
 	"clean", "not-ip", "arp", "nd", "dhcp", "failsafe", "allowed", "would-block",
 	"blocked", "truncated", "malformed", "unparsed", "rate-limited", "heavy",
-	"looped", "overtagged", "link", "policed", "reply",
+	"looped", "overtagged", "link", "policed", "reply", "pattern",
 }
 
 // String returns the reason's name in commands, metrics and JSON.
@@ -108,7 +110,7 @@ type Policy struct {
 func (p *Policy) Action(r Reason) Action {
 	drop := false
 	switch r {
-	case Blocked, RateLimited, Heavy, Policed:
+	case Blocked, RateLimited, Heavy, Policed, Pattern:
 		drop = true // in monitor mode the reason is WouldBlock
 	case Truncated, Malformed, Unparsed:
 		drop = p.DropMalformed && !p.Monitor
@@ -143,6 +145,7 @@ type Program struct {
 	Interface    string                // that the packets cross, by which rules match
 	Tracked      *Trackers             // nil: no flows are counted
 	Limits       *penalty.Limits       // of sources; nil: none has one
+	Patterns     *flood.Patterns       // nil: there are none
 	Loop         *icarus.Node          // inside a domain; nil: no loop detection
 	Watcher      Watcher               // of packets with addresses; nil: there is none
 	Replies      *conntrack.Replies    // that pass the block lists; nil: none do
@@ -330,13 +333,18 @@ func (v *view) looped() bool {
 }
 
 // punished counts the packet in the trackers, and returns the reason to drop it for
-// a penalty, or the limit of its source.
+// a penalty, the limit of its source, or a pattern.
 func (v *view) punished(exempt bool) Reason {
 	switch {
 	case v.trace == nil:
 		r := v.program.Tracked.count(v.frame, v.packet, exempt)
 		if l := v.program.Limits; l != nil && r == Clean && !exempt {
 			r = punishments[l.Check(v.packet.Src, uint64(len(v.frame)))]
+		}
+		if ps := v.program.Patterns; ps != nil && r == Clean && !exempt {
+			if fields, ok := flood.Of(v.frame, len(v.frame)); ok && ps.Drops(&fields, len(v.frame)) > 0 {
+				r = Pattern
+			}
 		}
 		return r
 	case exempt:

@@ -82,7 +82,7 @@ func TestActions(t *testing.T) {
 	}
 	configurable := []verdict.Reason{verdict.NotIP, verdict.Truncated, verdict.Malformed, verdict.Unparsed, verdict.Looped, verdict.Overtagged}
 	for r := range verdict.NumReasons {
-		if r == verdict.Policed || r == verdict.Reply { // see TestPolicer and TestReplies
+		if r == verdict.Policed || r == verdict.Reply || r == verdict.Pattern { // see TestPolicer, TestReplies and TestPatterns
 			continue
 		}
 		want := 1

@@ -308,7 +308,7 @@ func TestRandomTablesAndPackets(t *testing.T) {
 	seen := map[string]int{}
 	// There are no penalties, loops, policers and connections here; see TestPenalties,
 	// TestLoopVerdicts, TestPolicer and TestReplies.
-	elsewhere := []verdict.Reason{verdict.RateLimited, verdict.Heavy, verdict.Looped, verdict.Policed, verdict.Reply}
+	elsewhere := []verdict.Reason{verdict.RateLimited, verdict.Heavy, verdict.Looped, verdict.Policed, verdict.Reply, verdict.Pattern}
 	unseen := func() (all []verdict.Reason) {
 		for r := range verdict.NumReasons {
 			if seen[r.String()+"/pass"]+seen[r.String()+"/drop"] == 0 && !slices.Contains(elsewhere, r) {

@@ -89,7 +89,7 @@ func TestTC(t *testing.T) {
 		for _, entry := range []string{"in", "out", "in without Ethernet", "out without Ethernet"} {
 			for r := range verdict.NumReasons {
 				switch r {
-				case verdict.RateLimited, verdict.Heavy, verdict.Looped, verdict.Policed, verdict.Reply:
+				case verdict.RateLimited, verdict.Heavy, verdict.Looped, verdict.Policed, verdict.Reply, verdict.Pattern:
 					continue // there are no penalties, loops, policers and connections here
 				}
 				if key := entry + "/" + r.String(); seen[key] == 0 {

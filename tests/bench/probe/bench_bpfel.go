@@ -58,6 +58,8 @@ const (
 	benchMapMulticastMtu          = "multicast_mtu"
 	benchMapMulticastStats        = "multicast_stats"
 	benchMapPartners              = "partners"
+	benchMapPatternCpus           = "pattern_cpus"
+	benchMapPatterns              = "patterns"
 	benchMapPenalties             = "penalties"
 	benchMapPolicerCpus           = "policer_cpus"
 	benchMapPolicerNow            = "policer_now"
@@ -164,6 +166,7 @@ const (
 	benchVarLoopNode              = "loop_node"
 	benchVarMonitor               = "monitor"
 	benchVarMulticast             = "multicast"
+	benchVarPatterning            = "patterning"
 	benchVarPenaltyBuckets        = "penalty_buckets"
 	benchVarPolicer               = "policer"
 	benchVarReasonStatsEntries    = "reason_stats_entries"
@@ -307,6 +310,8 @@ type benchMapSpecs struct {
 	MulticastMtu     *ebpf.MapSpec `ebpf:"multicast_mtu"`
 	MulticastStats   *ebpf.MapSpec `ebpf:"multicast_stats"`
 	Partners         *ebpf.MapSpec `ebpf:"partners"`
+	PatternCpus      *ebpf.MapSpec `ebpf:"pattern_cpus"`
+	Patterns         *ebpf.MapSpec `ebpf:"patterns"`
 	Penalties        *ebpf.MapSpec `ebpf:"penalties"`
 	PolicerCpus      *ebpf.MapSpec `ebpf:"policer_cpus"`
 	PolicerNow       *ebpf.MapSpec `ebpf:"policer_now"`
@@ -389,6 +394,7 @@ type benchVariableSpecs struct {
 	LoopNode              *ebpf.VariableSpec `ebpf:"loop_node"`
 	Monitor               *ebpf.VariableSpec `ebpf:"monitor"`
 	Multicast             *ebpf.VariableSpec `ebpf:"multicast"`
+	Patterning            *ebpf.VariableSpec `ebpf:"patterning"`
 	PenaltyBuckets        *ebpf.VariableSpec `ebpf:"penalty_buckets"`
 	Policer               *ebpf.VariableSpec `ebpf:"policer"`
 	ReasonStatsEntries    *ebpf.VariableSpec `ebpf:"reason_stats_entries"`
@@ -474,6 +480,8 @@ type benchMaps struct {
 	MulticastMtu     *ebpf.Map `ebpf:"multicast_mtu"`
 	MulticastStats   *ebpf.Map `ebpf:"multicast_stats"`
 	Partners         *ebpf.Map `ebpf:"partners"`
+	PatternCpus      *ebpf.Map `ebpf:"pattern_cpus"`
+	Patterns         *ebpf.Map `ebpf:"patterns"`
 	Penalties        *ebpf.Map `ebpf:"penalties"`
 	PolicerCpus      *ebpf.Map `ebpf:"policer_cpus"`
 	PolicerNow       *ebpf.Map `ebpf:"policer_now"`
@@ -537,6 +545,8 @@ func (m *benchMaps) Close() error {
 		m.MulticastMtu,
 		m.MulticastStats,
 		m.Partners,
+		m.PatternCpus,
+		m.Patterns,
 		m.Penalties,
 		m.PolicerCpus,
 		m.PolicerNow,
@@ -620,6 +630,7 @@ type benchVariables struct {
 	LoopNode              *ebpf.Variable `ebpf:"loop_node"`
 	Monitor               *ebpf.Variable `ebpf:"monitor"`
 	Multicast             *ebpf.Variable `ebpf:"multicast"`
+	Patterning            *ebpf.Variable `ebpf:"patterning"`
 	PenaltyBuckets        *ebpf.Variable `ebpf:"penalty_buckets"`
 	Policer               *ebpf.Variable `ebpf:"policer"`
 	ReasonStatsEntries    *ebpf.Variable `ebpf:"reason_stats_entries"`

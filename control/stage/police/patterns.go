@@ -1,0 +1,279 @@
+package police
+
+import (
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"weir/bpf"
+	"weir/control/engine"
+	"weir/control/quantity"
+	"weir/filter/flood"
+	"weir/filter/hash"
+	"weir/filter/verdict"
+	"weir/loader"
+	"weir/loader/netif"
+)
+
+// Pattern is a limit of the packets that a rule matches, over all interfaces.
+type Pattern struct {
+	Rule  flood.Rule
+	Rate  quantity.Rate // 0: they are dropped
+	Until time.Time     // zero: a command ends it
+	Trial bool          // they are only counted
+}
+
+// same reports whether programs have the same of two patterns, but for a trial.
+func (p *Pattern) same(o *Pattern) bool {
+	return p.Rate == o.Rate && p.Until.Equal(o.Until) && p.Rule.String() == o.Rule.String()
+}
+
+// limit returns the pattern as programs have it.
+func (p *Pattern) limit() flood.Pattern {
+	all := flood.Pattern{Rule: p.Rule, Trial: p.Trial, Limit: Source{Rate: p.Rate, Until: p.Until}.limit()}
+	if p.Rate.Value == 0 {
+		all.Rate, all.Burst = 0, 0
+	}
+	return all
+}
+
+// Patterns is the share of programs for incoming packets that drops, or limits, what patterns match.
+type Patterns struct {
+	engine.BasePart
+	patterns []Pattern
+	placed   []*placed // in the last two generations that it has filled: the last one may not have been taken
+}
+
+// placed are the patterns in a generation.
+type placed struct {
+	of   *loader.Generation
+	rows []bpf.WeirPattern
+	cpus []bpf.WeirPatternCpu
+	in   [flood.MaxPatterns]*Pattern // by row; nil: it is free
+}
+
+// NewPatterns returns the share for patterns, flood.MaxPatterns at most; nil for none.
+func NewPatterns(patterns []Pattern) *Patterns {
+	if len(patterns) == 0 {
+		return nil
+	}
+	return &Patterns{patterns: patterns}
+}
+
+// Constants says that there are patterns.
+func (p *Patterns) Constants(t netif.Target, _ loader.Seed) map[string]any {
+	all := make(map[string]any)
+	if !t.Out {
+		all[bpf.WeirVarPatterning] = loader.Flag(true)
+	}
+	return all
+}
+
+// Twin makes the twin of programs have the patterns.
+func (p *Patterns) Twin(v *verdict.Program) {
+	if v.Out {
+		return
+	}
+	v.Patterns = &flood.Patterns{Now: loader.Monotonic}
+	for i := range p.patterns {
+		v.Patterns.Add(p.patterns[i].limit())
+	}
+}
+
+// Maps returns the maps of patterns and of their counters.
+func (p *Patterns) Maps(out bool) (map[string]int, error) {
+	if out {
+		return nil, nil
+	}
+	return map[string]int{bpf.WeirMapPatterns: flood.MaxPatterns, bpf.WeirMapPatternCpus: loader.CPUs()}, nil
+}
+
+// Fill sets the patterns in a generation.
+func (p *Patterns) Fill(g *loader.Generation, _ *hash.Secret) error {
+	if !g.Has(bpf.WeirMapPatterns) {
+		return nil // it is of outgoing packets
+	}
+	at := &placed{of: g, rows: entries[bpf.WeirPattern](g.Words(bpf.WeirMapPatterns)), cpus: entries[bpf.WeirPatternCpu](g.Words(bpf.WeirMapPatternCpus))}
+	at.follow(p.patterns)
+	p.placed = append(p.placed[max(0, len(p.placed)-1):], at)
+	return nil
+}
+
+func entries[T any](words []uint64) []T {
+	var one T
+	return unsafe.Slice((*T)(unsafe.Pointer(&words[0])), len(words)*8/int(unsafe.Sizeof(one)))
+}
+
+func (p *Patterns) at(g *loader.Generation) *placed {
+	if p == nil {
+		return nil
+	}
+	i := slices.IndexFunc(p.placed, func(at *placed) bool { return at.of == g })
+	if i < 0 {
+		return nil
+	}
+	return p.placed[i]
+}
+
+// Follow makes a generation, which the share has filled, have other patterns. One that stays goes on,
+// as does one whose trial ends; new ones are there before others leave, where there is room. No packet
+// meets half a pattern.
+func (p *Patterns) Follow(g *loader.Generation, patterns []Pattern) {
+	p.patterns = patterns
+	if at := p.at(g); at != nil {
+		at.follow(patterns)
+	}
+}
+
+func (p *placed) follow(patterns []Pattern) {
+	var added []*Pattern
+	stays := [flood.MaxPatterns]bool{}
+	for i := range patterns {
+		of := &patterns[i]
+		at := p.find(of)
+		if at < 0 {
+			added = append(added, of)
+			continue
+		}
+		stays[at], p.in[at] = true, of
+		atomic.StoreUint32(&p.rows[at].State, stateIn(of))
+	}
+	for len(added) > 0 && slices.Contains(p.in[:], nil) {
+		stays[p.place(added[0])] = true
+		added = added[1:]
+	}
+	ended := false
+	for at := range p.in {
+		if p.in[at] != nil && !stays[at] {
+			atomic.StoreUint32(&p.rows[at].State, patternOff)
+			p.in[at], ended = nil, true
+		}
+	}
+	if ended {
+		loader.Grace() // before a row is another's
+	}
+	for _, of := range added {
+		p.place(of)
+	}
+}
+
+// find returns the row of a pattern, -1 where there is none.
+func (p *placed) find(of *Pattern) int {
+	return slices.IndexFunc(p.in[:], func(o *Pattern) bool { return o != nil && o.same(of) })
+}
+
+// The states of patterns: see bpf/pattern.h.
+const (
+	patternOff = iota
+	patternTrial
+	patternEnforced
+)
+
+func stateIn(p *Pattern) uint32 {
+	if p.Trial {
+		return patternTrial
+	}
+	return patternEnforced
+}
+
+// place puts a pattern in the first row that is free, and returns its index.
+func (p *placed) place(of *Pattern) int {
+	at := slices.Index(p.in[:], nil)
+	p.in[at] = of
+	p.write(at, of)
+	return at
+}
+
+// write makes a row, which is off, a pattern's, with counters of zero.
+func (p *placed) write(at int, of *Pattern) {
+	row := bpf.WeirPattern{Rows: p.rows[at].Rows}
+	for _, side := range []struct {
+		field      flood.Field
+		addr, mask *[4]uint32
+	}{{flood.SourcePrefix, &row.Src, &row.SrcMask}, {flood.DestinationPrefix, &row.Dst, &row.DstMask}} {
+		if prefix, ok := of.Rule.Side(side.field); ok {
+			*side.addr, *side.mask = engine.Words(prefix.Addr()), maskOf(prefix)
+			if row.Family = 6; prefix.Addr().Is4() {
+				row.Family = 4
+			}
+		}
+	}
+	for f := range row.Fields {
+		lo, hi := of.Rule.Bounds(flood.Field(f))
+		row.Fields[f].Low, row.Fields[f].Width = lo, hi-lo
+	}
+	l := of.limit()
+	cost, burst := l.Words()
+	row.Rate = bpf.WeirPenalty{Until: uint64(l.Until), Cost: cost, Burst: burst}
+	if l.Bytes {
+		row.ByBytes = 1
+	}
+	p.rows[at] = row
+	for cpu := range p.cpus {
+		p.cpus[cpu].Of[at] = bpf.WeirPatternCounters{}
+	}
+	if first := &p.rows[0].Rows; atomic.LoadUint32(first) <= uint32(at) {
+		atomic.StoreUint32(first, uint32(at+1))
+	}
+	atomic.StoreUint32(&p.rows[at].State, stateIn(of))
+}
+
+// maskOf returns the mask of a prefix as programs have it.
+func maskOf(p netip.Prefix) [4]uint32 {
+	ones, _ := netip.AddrFromSlice(slices.Repeat([]byte{255}, p.Addr().BitLen()/8))
+	masked, _ := ones.Prefix(p.Bits())
+	return engine.Words(masked.Addr())
+}
+
+// PatternCounts are the packets that a pattern has matched.
+type PatternCounts struct {
+	Matched, Dropped loader.Counter
+	Conversing       uint64 // packets of Matched that belong to conversations of this host
+	Unknown          uint64 // of which that is not known
+}
+
+// Counts returns what a generation's programs have counted of a pattern, and false where they do not
+// have it.
+func (p *Patterns) Counts(g *loader.Generation, of Pattern) (n PatternCounts, ok bool) {
+	in := p.at(g)
+	if in == nil {
+		return n, false
+	}
+	at := in.find(&of)
+	if at < 0 {
+		return n, false
+	}
+	for cpu := range in.cpus {
+		c := &in.cpus[cpu].Of[at]
+		n.Matched.Packets += atomic.LoadUint64(&c.Matched.Packets)
+		n.Matched.Bytes += atomic.LoadUint64(&c.Matched.Bytes)
+		n.Dropped.Packets += atomic.LoadUint64(&c.Dropped.Packets)
+		n.Dropped.Bytes += atomic.LoadUint64(&c.Dropped.Bytes)
+		n.Conversing += atomic.LoadUint64(&c.Conversing)
+		n.Unknown += atomic.LoadUint64(&c.Unknown)
+	}
+	return n, true
+}
+
+// Names returns the patterns of a generation by their numbers in events, which begin with 1.
+func (p *Patterns) Names(g *loader.Generation) (all [flood.MaxPatterns]string) {
+	if in := p.at(g); in != nil {
+		for i, of := range in.in {
+			if of != nil {
+				all[i] = of.Rule.String()
+			}
+		}
+	}
+	return all
+}
+
+// CheckPattern returns why patterns cannot be limited to a rate.
+func CheckPattern(r quantity.Rate) error {
+	if r.Value == 0 && r.Unit != quantity.AnyUnit {
+		return nil
+	}
+	return ofSources.check(r)
+}
+
