@@ -2,6 +2,7 @@ package contract
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -106,11 +107,14 @@ func TestPatterns(t *testing.T) {
 			if i%3 == 0 && r.IntN(2) == 0 {
 				f = r.packetOnLeanPath()
 			}
-			frames = append(frames, f)
+			frames = append(frames, f[:min(len(f), tcPage)])
 		}
-		patterns := make([]police.Pattern, r.pick(1, 3, flood.MaxPatterns))
-		for n := range patterns {
-			patterns[n] = r.pattern(frames[r.IntN(len(frames))])
+		var patterns []police.Pattern
+		for n := r.pick(1, 3, flood.MaxPatterns); len(patterns) < n; {
+			p := r.pattern(frames[r.IntN(len(frames))])
+			if !slices.ContainsFunc(patterns, func(o police.Pattern) bool { return o.Rule.String() == p.Rule.String() }) {
+				patterns = append(patterns, p)
+			}
 		}
 		part := police.NewPatterns(patterns)
 		c.Parts = []engine.Part{part}
