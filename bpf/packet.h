@@ -32,7 +32,7 @@ enum reason {
 	REASON_LINK,	     /* pass: a protocol of the link itself */
 	REASON_POLICED,	     /* drop: over the rate of the interface */
 	REASON_REPLY,	     /* pass: would be blocked, but answers a connection of this host */
-	REASON_PATTERN,	     /* drop: a pattern of header fields matches, and its rate is exceeded */
+	REASON_PATTERN, /* drop: a pattern of header fields matches, and its rate is exceeded */
 	REASON_COUNT,
 };
 

@@ -125,8 +125,8 @@ __noinline int read_fields(struct context *ctx)
 	r = &mine->record;
 	*r = (struct sampler_record){.family = p->family, .proto = p->proto};
 	c.frame = end_of(ctx, p);
-	parsed = parse_at(ctx, p->network << 16 | (p->family == 4 ? ETH_P_IP : ETH_P_IPV6),
-			  c.frame);
+	parsed =
+		parse_at(ctx, p->network << 16 | (p->family == 4 ? ETH_P_IP : ETH_P_IPV6), c.frame);
 	if (p->has_ports) {
 		r->src_port = bpf_ntohl(p->ports) >> 16;
 		r->dst_port = bpf_ntohl(p->ports);
@@ -153,7 +153,7 @@ __noinline int read_fields(struct context *ctx)
 	mine->values[PATTERN_HEADER_LENGTH] = tcp ? r->header_length : PATTERN_ABSENT;
 	mine->values[PATTERN_WINDOW] = tcp ? r->window : PATTERN_ABSENT;
 	mine->values[PATTERN_PAYLOAD] = (__u32)r->payload[0] << 24 | r->payload[1] << 16 |
-				      r->payload[2] << 8 | r->payload[3];
+					r->payload[2] << 8 | r->payload[3];
 	mine->values[PATTERN_STRANGER] = r->conversing == STRANGER;
 	return 0;
 }

@@ -3,7 +3,8 @@
  * The verdict pipeline:
  *
  *	parse -> failsafe -> loop check -> heavy hitters, limits, patterns ->
- *	block match -> (allow match, reply) -> policing -> count, event, first-seen flows, sample -> loop filter, digest -> multicast
+ *	block match -> (allow match, reply) -> policing ->
+ *	count, event, first-seen flows, sample -> loop filter, digest -> multicast
  *
  * The allow lists are asked only when a stage wants to drop, so they cost clean
  * traffic nothing; and before policing, which leaves out what they contain. Heavy

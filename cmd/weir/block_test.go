@@ -120,11 +120,11 @@ func (d *fakeDaemon) SetMonitor(_ context.Context, c api.MonitorChange) (api.Mon
 func (d *fakeDaemon) SetPolice(_ context.Context, c api.PoliceChange) (api.Policed, error) {
 	d.changedPolice = c
 	if d.err != nil || c.Off {
-		return api.Policed{Interface: c.Interface, Source: c.Source, Changed: c.Netns == ""}, d.err
+		return api.Policed{Interface: c.Interface, Source: c.Source, Pattern: c.Pattern, Changed: c.Netns == ""}, d.err
 	}
 	until := time.Now().Add(time.Hour - time.Millisecond)
-	return api.Policed{Interface: c.Interface, Source: c.Source, Changed: true, Unsaved: "no space left", Override: &api.PoliceOverride{
-		Interface: c.Interface, Netns: c.Netns, Source: c.Source, Rate: c.Rate, Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local), Until: &until, By: "ada", Reason: c.Reason,
+	return api.Policed{Interface: c.Interface, Source: c.Source, Pattern: c.Pattern, Changed: true, Unsaved: "no space left", Override: &api.PoliceOverride{
+		Interface: c.Interface, Netns: c.Netns, Source: c.Source, Pattern: c.Pattern, Rate: c.Rate, Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local), Until: &until, By: "ada", Reason: c.Reason,
 	}}, nil
 }
 

@@ -61,8 +61,8 @@ manual-allow  192.0.2.3  never  3m ago  remote
 	d.pages, d.askedEntries = somePages(t), nil
 	d.pages[0].Limits = limited
 	if _, out, _ = weir(t, "", "entries", "--socket", socket); out != want+`
-source     rate   dropped  ends   set     by        reason
-192.0.2.9  20pps  4,321    never  3m ago  root (0)  asks too often
+source or pattern  rate   dropped  ends   set     by        reason
+192.0.2.9          20pps  4,321    never  3m ago  root (0)  asks too often
 ` {
 		t.Errorf("with a limit:\n%s", out)
 	}

@@ -117,6 +117,9 @@ func printEvent(out io.Writer, e *api.Event) error {
 		return err
 	}
 	line := fmt.Sprintf("%s  %-8s %s  %-9s  %s  %d bytes", at, e.Interface, e.Verdict, e.Reason, flowOf(e), e.Length)
+	if e.Pattern != "" {
+		line += "  " + e.Pattern
+	}
 	if e.List != "" {
 		line += "  list " + e.List
 	}

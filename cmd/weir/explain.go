@@ -355,6 +355,8 @@ func undo(question string, a api.Answer) string {
 			return "weir enforce " + list + " --off, for the whole list"
 		}
 		return allow + ", or for the whole list weir enforce " + list + " --off"
+	case a.Pattern != "":
+		return "weir limit '" + a.Pattern + "' --off"
 	case a.Reason == "heavy", a.Reason == "rate-limited":
 		return allow
 	}
@@ -371,7 +373,8 @@ func shellWord(text string) string {
 
 // isPlain reports whether an answer has nothing to say but that the packets pass.
 func isPlain(a api.Answer) bool {
-	return a.Verdict == "pass" && a.Reason == "clean" && len(a.Matches)+len(a.Incomplete)+len(a.Spared) == 0 && a.LastDrop == nil && a.Inside == nil
+	ofPattern := func(d api.Dependency) bool { return d.Reason == "pattern" }
+	return a.Verdict == "pass" && a.Reason == "clean" && !slices.ContainsFunc(a.Depends, ofPattern) && len(a.Matches)+len(a.Incomplete)+len(a.Spared) == 0 && a.LastDrop == nil && a.Inside == nil
 }
 
 // headline says what becomes of the packets of an answer.
@@ -384,6 +387,9 @@ func headline(a api.Answer) string {
 		return packet + ": " + quantity.Limited(a.Limit.Rate, a.Limit.Offered, a.Limit.Unit, a.Limit.Tracker)
 	}
 	list := ""
+	if a.Pattern != "" {
+		list = " " + a.Pattern
+	}
 	if a.List != "" {
 		list = ", list " + a.List
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,10 +16,13 @@ import (
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/quantity"
+	"weir/control/ruleset"
 )
 
 func newFlood() *cobra.Command {
 	var past, propose bool
+	var apply string
+	during, trial := api.FloodTTL, api.FloodTrial
 	c := &cobra.Command{
 		Use:   "flood",
 		Short: "Say whether there is a flood, what it consists of, and what to do",
@@ -28,10 +32,14 @@ smallest sets of conditions that the packets of a flood meet, such as
 meet them, too. It looks at a sample of the packets of each second, at all
 interfaces together, dropped packets included.
 
-Nothing is blocked by itself. "do" has a command where an entry of a list can
-block the flood, and at most 0.8 % of the usual packets and conversations. Look
-at these figures before you run it.`,
+Nothing is dropped by itself. "do" has the command that drops what the rules
+match, which is at most 0.8 % of the usual packets and conversations. Look at
+these figures before you run it. It gives patterns to weir limit, which drops
+them at once, and ends them by itself: at first each only counts, for the time
+of --trial, and ends if it matches conversations of this host.`,
 		Example: `  weir flood
+  weir flood --apply all
+  weir flood --apply 1,2 --ttl 1h --trial 5s
   weir flood --history
   weir flood --propose | sh
   weir flood --json | jq .now.rules`,
@@ -39,11 +47,25 @@ at these figures before you run it.`,
 	}
 	f := c.Flags()
 	f.BoolVar(&past, "history", false, "list the floods that are over, 100 at most")
-	f.BoolVar(&propose, "propose", false, "print the commands that block the flood, one per line")
+	f.BoolVar(&propose, "propose", false, "print the commands that drop the flood, one per line")
+	f.StringVar(&apply, "apply", "", "drop what `rules` match, as in 1,2, or all that are sure")
+	durationFlag(f, &during, "ttl", api.FloodTTL, "`time` after which --apply ends by itself")
+	durationFlag(f, &trial, "trial", api.FloodTrial, "`time` for which --apply only counts at first; 0: none")
+	c.MarkFlagsMutuallyExclusive("history", "propose", "apply")
 	return question[*api.Floods]{
 		ask: func(c *cobra.Command, of *client.Client, _ []string) (*api.Floods, error) {
-			if past && propose {
-				return nil, usageError{errors.New("--history and --propose: want one of them")}
+			floods, err := of.Floods(c.Context())
+			if err != nil || apply == "" {
+				return floods, err
+			}
+			rules, err := chosenRules(floods, apply)
+			if err != nil {
+				return nil, err
+			}
+			for _, r := range rules {
+				if err := applyRule(c, of, r, during, trial); err != nil {
+					return nil, err
+				}
 			}
 			return of.Floods(c.Context())
 		},
@@ -66,6 +88,54 @@ at these figures before you run it.`,
 		},
 	}.complete(c)
 }
+
+// chosenRules returns the rules of the flood that an argument of --apply names.
+func chosenRules(f *api.Floods, text string) (all []*api.FloodRule, err error) {
+	if f.Now == nil {
+		return nil, errors.New(noFlood(f))
+	}
+	if text == "all" {
+		for i := range f.Now.Rules {
+			if r := &f.Now.Rules[i]; !r.Proposed {
+				all = append(all, r)
+			}
+		}
+		if len(all) == 0 {
+			return nil, errors.New(proposesNothing(f))
+		}
+		return all, nil
+	}
+	for word := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 1 || n > len(f.Now.Rules) {
+			return nil, usageError{fmt.Errorf("--apply %s: want all, or numbers of rules up to %d, as in 1,2", text, len(f.Now.Rules))}
+		}
+		all = append(all, &f.Now.Rules[n-1])
+	}
+	return all, nil
+}
+
+// applyRule drops what a rule matches, and says so on standard error: standard output has the flood.
+func applyRule(c *cobra.Command, of *client.Client, r *api.FloodRule, during, trial time.Duration) error {
+	ssh := ruleset.SSHConnection()
+	if len(r.Addresses) > 0 {
+		changed, err := of.Change(c.Context(), api.Change{Action: api.Block, Entries: r.Addresses, TTL: during.Seconds(), Reason: floodReason, SSH: ssh})
+		if err == nil {
+			fmt.Fprintf(c.ErrOrStderr(), "blocked for %v: %s\n", quantity.Duration(during), plural(changed.Added+changed.Unchanged, "address", "addresses"))
+		}
+		return err
+	}
+	p, err := of.SetPolice(c.Context(), api.PoliceChange{
+		Pattern: r.Pattern, Rate: "0pps", For: during.Seconds(), Trial: trial.Seconds(), Reason: floodReason, SSH: ssh,
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.Pattern, err)
+	}
+	printPoliced(c.ErrOrStderr(), p, "not dropped")
+	return nil
+}
+
+const floodReason = "weir flood --apply"
 
 func proposesNothing(f *api.Floods) string {
 	if f.Now == nil {
@@ -127,9 +197,6 @@ func printFlood(out io.Writer, f *api.Floods, now time.Time) {
 		r := &x.Rules[i]
 		fmt.Fprintf(t, "%s\t%d: %v usual conversations, %v usual packets\n", label, i+1, r.Conversations, r.Packets)
 		label = ""
-		if e := r.Entry; e != nil && !e.Whole {
-			fmt.Fprintf(t, "\t   as an entry, %s: %v and %v\n", e.Entry, e.Conversations, e.Packets)
-		}
 	}
 	fmt.Fprintf(t, "do\t%s\n", x.Do())
 	t.Flush()

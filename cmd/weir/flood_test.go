@@ -13,11 +13,8 @@ func TestFlood(t *testing.T) {
 	answers := api.FloodRule{
 		Pattern: "udp length 468 sport 123 dst 203.0.113.10/32", Name: "NTP answers", Share: 0.6,
 		Packets: api.FloodShare{Hits: 0, Of: 9600}, Conversations: api.FloodShare{Hits: 0, Of: 612},
-		Entry: &api.FloodEntry{
-			Entry: "udp *:123 > 203.0.113.10:*", Packets: api.FloodShare{Hits: 2, Of: 9600}, Conversations: api.FloodShare{Hits: 1, Of: 612}, Blocks: true,
-		},
 	}
-	fragments := api.FloodRule{Pattern: "fragment later", Name: "later fragments", Share: 0.38, Packets: api.FloodShare{Of: 9600}, Conversations: api.FloodShare{Of: 612}}
+	fragments := api.FloodRule{Pattern: "udp fragment later", Name: "later fragments", Share: 0.38, Packets: api.FloodShare{Of: 9600}, Conversations: api.FloodShare{Of: 612}}
 	d := &fakeDaemon{floods: api.Floods{Sampled: true, Quiet: 24, Rate: 212_000, Usual: 14_000, Varies: 2_000, Past: []api.Flood{}, Now: &api.Flood{
 		Begin: began, Kind: api.FloodRuled, Of: "packets", Rate: 212_000, Usual: 14_000, Destination: "203.0.113.10", DestinationShare: 0.97,
 		Sources: 11_900, LargestSources: 0.02, Rules: []api.FloodRule{answers, fragments},
@@ -37,24 +34,44 @@ func TestFlood(t *testing.T) {
 to          203.0.113.10 (97 %)
 sources     some 11,900; the largest 100 send 2 %: blocking sources will not help
 it is       1  udp length 468 sport 123 dst 203.0.113.10/32, 60 %: NTP answers
-            2  fragment later, 38 %: later fragments
+            2  udp fragment later, 38 %: later fragments
                everything else, 2 %
 dropped     0 % of it now
 would hit   1: 0 of 612 usual conversations, 0 of 9600 usual packets
-               as an entry, udp *:123 > 203.0.113.10:*: 1 of 612 and 2 of 9600
             2: 0 of 612 usual conversations, 0 of 9600 usual packets
-do          weir block --ttl 10m 'udp *:123 > 203.0.113.10:*'
+do          weir flood --apply all
 `)
-	show("weir block --ttl 10m 'udp *:123 > 203.0.113.10:*'\n", "--propose")
+	const limits = "weir limit --ttl 10m --trial 2s 'udp length 468 sport 123 dst 203.0.113.10/32' 0pps\nweir limit --ttl 10m --trial 2s 'udp fragment later' 0pps\n"
+	show(limits, "--propose")
 	show("no flood is over yet\n", "--history")
-	d.floods.Now.Rules[0].Proposed = true
+
+	code, out, log := weir(t, "", "flood", "--socket", socket, "--apply", "2", "--ttl", "1h", "--trial", "5s")
+	if c := d.changedPolice; code != exitOK || c.Pattern != fragments.Pattern || c.Rate != "0pps" || c.For != 3600 || c.Trial != 5 || !strings.Contains(log, "DROPPED: "+fragments.Pattern) || !strings.HasPrefix(out, "FLOOD") {
+		t.Errorf("exit code %d, %+v\n%s%s", code, c, out, log)
+	}
+	for _, of := range []string{"3", "0", "1,", "x"} {
+		if code, _, log := weir(t, "", "flood", "--socket", socket, "--apply", of); code != exitUsage || !strings.Contains(log, "numbers of rules up to 2") {
+			t.Errorf("--apply %s: exit code %d, %s", of, code, log)
+		}
+	}
+	d.changedPolice = api.PoliceChange{}
+	d.floods.Now.Rules[1].Proposed = true
+	if code, _, _ := weir(t, "", "flood", "--socket", socket, "--apply", "all"); code != exitOK || d.changedPolice.Pattern != answers.Pattern || d.changedPolice.For != 600 || d.changedPolice.Trial != 2 {
+		t.Errorf("exit code %d, %+v", code, d.changedPolice)
+	}
+	d.floods.Now.Rules[1].Proposed, d.floods.Now.Rules[1].Addresses = false, []string{"192.0.2.1", "192.0.2.2"}
+	if code, _, log := weir(t, "", "flood", "--socket", socket, "--apply", "2"); code != exitOK || len(d.changed.Entries) != 2 || d.changed.TTL != 600 || !strings.Contains(log, "blocked for 10m") {
+		t.Errorf("exit code %d, %+v, %s", code, d.changed, log)
+	}
+	show(strings.Replace(limits, "weir limit --ttl 10m --trial 2s 'udp fragment later' 0pps", "weir block --ttl 10m 192.0.2.1 192.0.2.2", 1), "--propose")
+	d.floods.Now.Rules[1].Addresses = nil
+	d.floods.Now.Rules[0].Proposed, d.floods.Now.Rules[1].Proposed = true, true
 	show("nothing to propose: "+d.floods.Now.Do()+"\n", "--propose")
 	if do, is := d.floods.Now.Do(), d.floods.Now.Is()[0]; !strings.HasPrefix(do, "not sure yet") || !strings.HasSuffix(is, "(not sure)") {
 		t.Errorf("%s, %s", do, is)
 	}
 	d.floods.Now.Rules[0].Proposed = false
-	d.floods.Now.Rules[0].Entry.Blocks = false
-	show("nothing to propose: no entry of a list says it without hitting more: ask upstream to drop the pattern\n", "--propose")
+	show(limits[:strings.Index(limits, "\n")+1], "--propose")
 	d.floods.Past, d.floods.Now = []api.Flood{*d.floods.Now}, nil
 	end := began.Add(30 * time.Second)
 	d.floods.Past[0].End = &end

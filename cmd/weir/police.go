@@ -81,11 +81,10 @@ func printPoliced(w io.Writer, p *api.Policed, otherwise string) {
 	case !p.Changed:
 		before = ", as it was before"
 	}
-	fmt.Fprintf(w, "%s is %s%s\n", p.Interface+p.Source, otherwise, before)
+	fmt.Fprintf(w, "%s is %s%s\n", p.Interface+p.Source+p.Pattern, otherwise, before)
 }
 
-// printLimited prints the limit of an interface or a source that a command has set, and when it
-// ends.
+// printLimited prints a limit that a command has set, and when it ends.
 func printLimited(w io.Writer, o api.PoliceOverride, now time.Time) {
 	until := "until `" + o.Undo() + "`"
 	if o.Until != nil {
@@ -94,5 +93,12 @@ func printLimited(w io.Writer, o api.PoliceOverride, now time.Time) {
 	if o.Reason != "" {
 		until += ": " + o.Reason
 	}
-	fmt.Fprintf(w, "LIMITED: %s to %s since %s, by %s, %s\n", o.Place(), o.Rate, o.Since.Local().Format(time.DateTime), o.By, until)
+	what := fmt.Sprintf("LIMITED: %s to %s", o.Place(), o.Rate)
+	if o.Dropping() {
+		what = "DROPPED: " + o.Place()
+	}
+	if o.Trial != nil {
+		what = fmt.Sprintf("ON TRIAL until %s: %s at %s", o.Trial.Local().Format(time.TimeOnly), o.Place(), o.Rate)
+	}
+	fmt.Fprintf(w, "%s since %s, by %s, %s\n", what, o.Since.Local().Format(time.DateTime), o.By, until)
 }

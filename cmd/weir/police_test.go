@@ -51,7 +51,7 @@ func TestLimit(t *testing.T) {
 	}
 	code, out, _ = weir(t, "", "limit", "--socket", socket)
 	lines := strings.Split(out, "\n")
-	if code != exitOK || len(lines) != 3 || strings.Join(strings.Fields(lines[0]), " ") != "source rate dropped ends set by reason" ||
+	if code != exitOK || len(lines) != 3 || strings.Join(strings.Fields(lines[0]), " ") != "source or pattern rate dropped ends set by reason" ||
 		!strings.HasPrefix(strings.Join(strings.Fields(lines[1]), " "), "2001:db8::/32 1Mbit/s 1,234 in ") || !strings.HasSuffix(lines[1], "ada  a flood") {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
@@ -63,11 +63,46 @@ func TestLimit(t *testing.T) {
 	for range 2 * maxLimited {
 		d.status.Policed = append(d.status.Policed, limits[1])
 	}
-	if _, out, _ = weir(t, "", "status", "--socket", socket); strings.Count(out, "LIMITED: 2001:db8::/32") != maxLimited || !strings.Contains(out, "LIMITED: 6 sources more, see `weir limit`\n") {
+	if _, out, _ = weir(t, "", "status", "--socket", socket); strings.Count(out, "LIMITED: 2001:db8::/32") != maxLimited || !strings.Contains(out, "LIMITED: 6 sources and patterns more, see `weir limit`\n") {
 		t.Errorf("status prints\n%s", out)
 	}
 	d.status.Policed = nil
-	if code, out, _ = weir(t, "", "limit", "--socket", socket); code != exitOK || out != "no source is limited\n" {
+	if code, out, _ = weir(t, "", "limit", "--socket", socket); code != exitOK || out != "no source or pattern is limited\n" {
 		t.Errorf("exit code %d\n%s", code, out)
+	}
+}
+
+// A pattern is sent as one, with its trial, and shown with what it has matched.
+func TestLimitPattern(t *testing.T) {
+	d := new(fakeDaemon)
+	socket := serveDaemon(t, d)
+	const pattern = "udp length 468 sport 123"
+	code, out, _ := weir(t, "", "limit", "--socket", socket, pattern, "0pps", "--ttl", "10m", "--trial", "2s", "--reason", "a flood")
+	if c := d.changedPolice; code != exitOK || c.Pattern != pattern || c.Source != "" || c.Trial != 2 || c.For != 600 || c.Rate != "0pps" || !strings.HasPrefix(out, "DROPPED: "+pattern+" since ") {
+		t.Errorf("exit code %d, %+v\n%s", code, c, out)
+	}
+	code, out, _ = weir(t, "", "limit", "--socket", socket, pattern, "--off")
+	if code != exitOK || d.changedPolice.Pattern != pattern || !d.changedPolice.Off || out != pattern+" is not limited\n" {
+		t.Errorf("exit code %d, %+v\n%s", code, d.changedPolice, out)
+	}
+	until := time.Now().Add(time.Hour)
+	for want, o := range map[string]api.PoliceOverride{
+		": not counted yet\n": {},
+		": 8 packets matched, 2 of them in conversations of this host\n":        {Hits: &api.PatternPackets{Packets: 8, Conversing: 2}},
+		": 8 packets matched; whether in conversations is not known\n":          {Hits: &api.PatternPackets{Packets: 8, Unknown: 8}},
+		": on trial until in 59m, 1 packet matched, 0 of them in conversations": {Hits: &api.PatternPackets{Packets: 1}, Trial: &until},
+	} {
+		o.Pattern, o.Rate = pattern, "0pps"
+		d.status.Policed = []api.PoliceOverride{o}
+		if code, out, _ = weir(t, "", "limit", "--socket", socket); code != exitOK || !strings.Contains(out, pattern+want) {
+			t.Errorf("exit code %d\n%s, want %s", code, out, want)
+		}
+		begins := "DROPPED: " + pattern
+		if o.Trial != nil {
+			begins = "ON TRIAL until " + until.Format(time.TimeOnly) + ": " + pattern + " at 0pps"
+		}
+		if _, out, _ = weir(t, "", "status", "--socket", socket); !strings.Contains(out, begins+" since ") || !strings.Contains(out, "`weir limit '"+pattern+"' --off`") {
+			t.Errorf("status prints\n%s, want %s", out, begins)
+		}
 	}
 }

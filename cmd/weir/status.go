@@ -183,7 +183,7 @@ func (s *status) only(name string) error {
 		d.Interfaces = slices.DeleteFunc(d.Interfaces, func(i api.InterfaceStatus) bool { return !is(i.Interface) })
 		d.Policed = slices.DeleteFunc(d.Policed, func(o api.PoliceOverride) bool {
 			covers, err := path.Match(o.Interface, name)
-			return o.Source == "" && (err != nil || !covers)
+			return o.Interface != "" && (err != nil || !covers)
 		})
 		s.Filtered, found = d.Complete(), found || len(d.Interfaces) > 0
 	}
@@ -441,7 +441,7 @@ const maxLimited = 5
 func printAllLimited(w io.Writer, all []api.PoliceOverride) bool {
 	sources := 0
 	for _, o := range all {
-		if o.Source != "" {
+		if o.Interface == "" {
 			if sources++; sources > maxLimited {
 				continue
 			}
@@ -449,7 +449,7 @@ func printAllLimited(w io.Writer, all []api.PoliceOverride) bool {
 		printLimited(w, o, time.Now())
 	}
 	if more := sources - maxLimited; more > 0 {
-		fmt.Fprintf(w, "LIMITED: %s more, see `weir limit`\n", plural(more, "source", "sources"))
+		fmt.Fprintf(w, "LIMITED: %s more, see `weir limit`\n", plural(more, "source or pattern", "sources and patterns"))
 	}
 	return len(all) > 0
 }

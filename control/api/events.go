@@ -78,6 +78,7 @@ type Event struct {
 	Reason    string    `json:"reason,omitempty"`
 	Verdict   string    `json:"verdict,omitempty"` // pass or drop
 	List      string    `json:"list,omitempty"`    // that blocks or allows it; "": unknown
+	Pattern   string    `json:"pattern,omitempty"` // that drops it; "": none, or unknown
 	Proto     string    `json:"proto,omitempty"`   // as in lists; "": no addresses were found
 	Src       string    `json:"src,omitempty"`
 	SrcPort   *int      `json:"src_port,omitempty"`

@@ -40,11 +40,13 @@ type Answer struct {
 	// those are filtered.
 	Direction string `json:"direction,omitempty"`
 
-	Verdict string  `json:"verdict"`
-	Reason  string  `json:"reason"`
-	Limit   *Limit  `json:"limit,omitempty"` // of a flow that all of the packets are of, with VerdictLimited
-	List    string  `json:"list,omitempty"`  // that the packets are counted under, where it is known
-	Stages  []Stage `json:"stages"`          // those that the packets reach, in their order
+	Verdict string `json:"verdict"`
+	Reason  string `json:"reason"`
+	Limit   *Limit `json:"limit,omitempty"` // of a flow that all of the packets are of, with VerdictLimited
+	List    string `json:"list,omitempty"`  // that the packets are counted under, where it is known
+	// Pattern drops them, for the reason pattern.
+	Pattern string  `json:"pattern,omitempty"`
+	Stages  []Stage `json:"stages"` // those that the packets reach, in their order
 	// Matches are the entries that match all of the packets: those of block lists
 	// first, the most specific of each side first.
 	Matches []Match `json:"matches"`

@@ -2,7 +2,6 @@ package api
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -52,28 +51,18 @@ const (
 
 // FloodRule is a set of conditions that packets of a flood meet, with its evidence.
 type FloodRule struct {
-	Pattern       string      `json:"pattern"`
-	Name          string      `json:"name,omitempty"` // what such packets are, if they have a name
-	Share         float64     `json:"share"`          // of the packets of the last second
-	Rate          float64     `json:"rate"`           // packets a second, when it was found
-	Covered       float64     `json:"covered"`        // of the excess over the usual rate then
-	Sources       int         `json:"sources"`        // distinct ones among the sampled packets
-	Packets       FloodShare  `json:"packets"`        // of usual seconds that it matches
-	Conversations FloodShare  `json:"conversations"`  // of usual seconds of which it matches a packet
-	Entry         *FloodEntry `json:"entry,omitempty"`
-	Addresses     []string    `json:"addresses,omitempty"` // the only sources that the rule matches
+	Pattern       string     `json:"pattern"`
+	Name          string     `json:"name,omitempty"`      // what such packets are, if they have a name
+	Share         float64    `json:"share"`               // of the packets of the last second
+	Rate          float64    `json:"rate"`                // packets a second, when it was found
+	Covered       float64    `json:"covered"`             // of the excess over the usual rate then
+	Sources       int        `json:"sources"`             // distinct ones among the sampled packets
+	Packets       FloodShare `json:"packets"`             // of usual seconds that it matches
+	Conversations FloodShare `json:"conversations"`       // of usual seconds of which it matches a packet
+	Addresses     []string   `json:"addresses,omitempty"` // the only sources that the rule matches
 	// Proposed rules are less sure: too few usual seconds are known, or something else has changed
 	// during a flood.
 	Proposed bool `json:"proposed"`
-}
-
-// FloodEntry is the part of a rule that an entry of a list can have. It matches more.
-type FloodEntry struct {
-	Entry         string     `json:"entry"`
-	Whole         bool       `json:"whole"` // it matches what the rule does
-	Packets       FloodShare `json:"packets"`
-	Conversations FloodShare `json:"conversations"`
-	Blocks        bool       `json:"blocks"` // few enough of these to block it
 }
 
 // FloodShare is how many there are of a number of sampled ones, and the bounds of the share, 95 %.
@@ -89,23 +78,25 @@ func (s FloodShare) String() string {
 	return fmt.Sprintf("%d of %d", s.Hits, s.Of)
 }
 
-// floodTTL is for how long what is proposed blocks.
-const floodTTL = "10m"
+// For how long, and on trial, a flood is dropped by default.
+const (
+	FloodTTL   = 10 * time.Minute
+	FloodTrial = 2 * time.Second
+)
 
-// Commands returns commands that block the flood, as far as that is sure, and nothing that was usual
-// beyond the bound of [FloodEntry.Blocks].
+// Commands returns commands that drop the flood, as far as that is sure.
 func (f *Flood) Commands() (all []string) {
 	const addresses = 100 // in a line
 	for i := range f.Rules {
 		r := &f.Rules[i]
-		if r.Proposed {
+		switch {
+		case r.Proposed:
 			continue
-		}
-		if r.Entry != nil && r.Entry.Blocks {
-			all = append(all, "weir block --ttl "+floodTTL+" '"+r.Entry.Entry+"'")
+		case len(r.Addresses) == 0:
+			all = append(all, fmt.Sprintf("weir limit --ttl 10m --trial 2s '%s' 0pps", r.Pattern))
 		}
 		for of := r.Addresses; len(of) > 0; of = of[min(len(of), addresses):] {
-			all = append(all, "weir block --ttl "+floodTTL+" "+strings.Join(of[:min(len(of), addresses)], " "))
+			all = append(all, "weir block --ttl 10m "+strings.Join(of[:min(len(of), addresses)], " "))
 		}
 	}
 	return all
@@ -154,7 +145,12 @@ func (f *Flood) Is() (lines []string) {
 
 // Do says what to do about the flood, in a sentence or a command.
 func (f *Flood) Do() string {
-	commands := f.Commands()
+	sure := 0
+	for i := range f.Rules {
+		if !f.Rules[i].Proposed {
+			sure++
+		}
+	}
 	switch {
 	case f.End != nil:
 		return "nothing: it is over"
@@ -166,12 +162,8 @@ func (f *Flood) Do() string {
 		return "no rule separates them from users. A tracker can limit each source"
 	case f.Dropped >= 0.95:
 		return "nothing: weir drops it"
-	case len(commands) == 1:
-		return commands[0]
-	case len(commands) > 1:
-		return "weir flood --propose prints the commands"
-	case slices.ContainsFunc(f.Rules, func(r FloodRule) bool { return r.Proposed }):
-		return "not sure yet: few usual seconds are known, or another flood is under way. Look at the packets that it would hit"
+	case sure > 0:
+		return "weir flood --apply all"
 	}
-	return "no entry of a list says it without hitting more: ask upstream to drop the pattern"
+	return "not sure yet: few usual seconds are known, or another flood is under way. Look at the packets that it would hit"
 }

@@ -184,7 +184,7 @@ func (c *Config) Stages(by stages.Limits) (*stages.Table, error) {
 		}
 		at = append(at, all)
 	}
-	return stages.New(&c.Sections, c.TrackerSections, at, by.Sources)
+	return stages.New(&c.Sections, c.TrackerSections, at, by)
 }
 
 func (i *Interface) target() netif.Target { return netif.Target{Netns: i.Netns, Iface: i.Name} }

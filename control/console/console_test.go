@@ -432,7 +432,7 @@ func TestHeadline(t *testing.T) {
 	}
 	flooded := func(top api.Top, kind api.FloodKind, dropped float64) api.Top {
 		top.Flood = &api.Flood{Kind: kind, Dropped: dropped, Rules: []api.FloodRule{{
-			Pattern: "udp sport 123", Name: "NTP answers", Share: 0.9, Entry: &api.FloodEntry{Entry: "udp *:123 > *:*", Blocks: true},
+			Pattern: "udp sport 123", Name: "NTP answers", Share: 0.9,
 		}}}
 		return top
 	}
@@ -448,7 +448,7 @@ func TestHeadline(t *testing.T) {
 		want     string
 	}{
 		{"a named flood", flooded(reasons(clean(90)), api.FloodRuled, 0), nil, nil, known, "Flood: 90 pps arrive, the usual is 10 pps. It is udp sport 123, 90 %: NTP answers; everything else, 10 %. " +
-			"Do: weir block --ttl 10m &#39;udp *:123 &gt; *:*&#39;. Nothing is dropped."},
+			"Do: weir flood --apply all. Nothing is dropped."},
 		{"a crowd", flooded(reasons(clean(90)), api.FloodUsers, 0), nil, nil, known, "More than usual: 90 pps arrive, the usual is 10 pps. It is udp sport 123, 90 %: NTP answers; everything else, 10 %. " +
 			"Do: nothing here stops only attackers: these are users. A tracker can limit each source. Nothing is dropped."},
 		{"a named flood that is dropped", flooded(reasons(clean(10), drops("blocked", 80)), api.FloodRuled, 1), lists, nil, known, "Flood held off: 90 pps arrive, the usual is 10 pps. It is udp sport 123, 90 %: NTP answers; everything else, 10 %. " +

@@ -26,9 +26,9 @@ const (
 	recently    = 10 * time.Minute
 )
 
-// held reports whether a reason of drops holds off floods: limits of interfaces, and penalties.
+// held reports whether a reason of drops holds off floods: limits of interfaces, penalties, and patterns.
 func held(reason string) bool {
-	return slices.Contains([]string{verdict.Policed.String(), verdict.RateLimited.String(), verdict.Heavy.String()}, reason)
+	return slices.Contains([]string{verdict.Policed.String(), verdict.RateLimited.String(), verdict.Heavy.String(), verdict.Pattern.String()}, reason)
 }
 
 // usual is the rate of packets that is usual.

@@ -69,7 +69,7 @@ func (a *API) Entries(ctx context.Context, asked api.EntriesQuestion) (api.Entri
 	}
 	until := time.Now().Add(asked.Expiring)
 	page.Limits = slices.DeleteFunc(a.Status().Policed, func(o api.PoliceOverride) bool {
-		return o.Source == "" || asked.Expiring > 0 && (o.Until == nil || o.Until.After(until))
+		return o.Interface != "" || asked.Expiring > 0 && (o.Until == nil || o.Until.After(until))
 	})
 	return page, nil
 }

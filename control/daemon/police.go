@@ -19,17 +19,18 @@ import (
 	"weir/control/ruleset"
 	"weir/control/stage/tracker"
 	"weir/control/stages"
+	"weir/filter/flood"
 	"weir/filter/key"
 	"weir/filter/penalty"
 	"weir/loader/netif"
 )
 
-// policing has the limits of interfaces and of sources that commands have set. SetPolice is safe for
+// policing has the limits of interfaces, of sources and of patterns that commands have set. SetPolice is safe for
 // concurrent use; all else is for Run's goroutine.
 type policing struct {
 	set      []api.PoliceOverride // as decided
 	enforced []api.PoliceOverride // by the programs; the slice is replaced, never changed
-	held     map[string]held      // by source
+	held     map[string]held      // by source or pattern
 
 	clock       *clock.Clock
 	loop        *loop
@@ -61,7 +62,7 @@ func (p *policing) load(c *config.Config, now time.Time) {
 		return
 	}
 	for _, o := range s.Limits {
-		o.Since, o.Until = p.clock.Wall(o.Since), clock.Optional(p.clock.Wall, o.Until)
+		o.Since, o.Until, o.Trial = p.clock.Wall(o.Since), clock.Optional(p.clock.Wall, o.Until), clock.Optional(p.clock.Wall, o.Trial)
 		if over(o.Until, now) {
 			p.log.Info("a limit has ended while weir did not run", "of", o.Place(), "by", o.By)
 			continue
@@ -79,7 +80,8 @@ func (p *policing) save(set []api.PoliceOverride) error {
 	}
 	s := savedPolicing{slices.Clone(set)}
 	for n, o := range set {
-		s.Limits[n].Since, s.Limits[n].Until = p.clock.Steady(o.Since), clock.Optional(p.clock.Steady, o.Until)
+		l := &s.Limits[n]
+		l.Since, l.Until, l.Trial = p.clock.Steady(o.Since), clock.Optional(p.clock.Steady, o.Until), clock.Optional(p.clock.Steady, o.Trial)
 	}
 	return saveDecisions(path, s)
 }
@@ -90,7 +92,7 @@ func targetOf(o api.PoliceOverride) netif.Target {
 
 // sameLimit reports whether two limits are of the same.
 func sameLimit(a, b api.PoliceOverride) bool {
-	return a.Source == b.Source && targetOf(a) == targetOf(b)
+	return a.Source == b.Source && a.Pattern == b.Pattern && targetOf(a) == targetOf(b)
 }
 
 // limits returns the limits that a configuration can have.
@@ -101,19 +103,36 @@ func (p *policing) limits(c *config.Config) stages.Limits {
 		err := rate.UnmarshalText([]byte(o.Rate))
 		switch {
 		case err != nil:
-		case o.Source == "" && c.CheckPolice(targetOf(o), rate) == nil:
-			all.Interfaces[targetOf(o)] = rate
 		case o.Source != "":
 			if prefix, err := parseSource(o.Source); err == nil {
-				of := stages.Source{Prefix: prefix, Rate: rate}
-				if o.Until != nil {
-					of.Until = *o.Until
-				}
-				all.Sources = append(all.Sources, of)
+				all.Sources = append(all.Sources, stages.Source{Prefix: prefix, Rate: rate, Until: endsAt(o)})
 			}
+		case o.Pattern != "":
+			if pattern, err := patternOf(o); err == nil {
+				all.Patterns = append(all.Patterns, pattern)
+			}
+		case c.CheckPolice(targetOf(o), rate) == nil:
+			all.Interfaces[targetOf(o)] = rate
 		}
 	}
 	return all
+}
+
+// endsAt returns when a limit ends, zero for never.
+func endsAt(o api.PoliceOverride) (at time.Time) {
+	if o.Until != nil {
+		at = *o.Until
+	}
+	return at
+}
+
+// patternOf returns the pattern of a limit, as programs have it.
+func patternOf(o api.PoliceOverride) (p stages.Pattern, err error) {
+	p = stages.Pattern{Until: endsAt(o), Trial: o.Trial != nil}
+	if p.Rule, err = flood.ParseRule(o.Pattern); err == nil {
+		err = p.Rate.UnmarshalText([]byte(o.Rate))
+	}
+	return p, err
 }
 
 // parseSource reads an address or a prefix.
@@ -133,8 +152,8 @@ func parseSource(text string) (netip.Prefix, error) {
 
 // endOf returns the audit's record that a limit ends, without who ended it.
 func endOf(o api.PoliceOverride) audit.Record {
-	if o.Source != "" {
-		return audit.Record{Change: audit.LimitOff, First: []string{o.Source}}
+	if o.Source+o.Pattern != "" {
+		return audit.Record{Change: audit.LimitOff, First: []string{audit.Cut(o.Source+o.Pattern, audit.MaxText)}}
 	}
 	return audit.Record{Change: audit.PoliceOff, Interface: o.Place()}
 }
@@ -148,6 +167,13 @@ func (p *policing) SetPolice(ctx context.Context, c api.PoliceChange) (done api.
 			return done, &api.BadRequest{Err: err}
 		}
 		of.Source = key.Source(prefix).String()
+	}
+	if c.Pattern != "" {
+		rule, err := flood.ParseRule(c.Pattern)
+		if err != nil {
+			return done, &api.BadRequest{Err: err}
+		}
+		of.Pattern = rule.String()
 	}
 	r := endOf(of)
 	r.Reason = c.Reason
@@ -163,13 +189,23 @@ func (p *policing) SetPolice(ctx context.Context, c api.PoliceChange) (done api.
 	if done.Changed {
 		r.Changed = 1
 	}
+	if o := done.Override; o != nil && o.Trial != nil {
+		time.AfterFunc(time.Until(*o.Trial), p.judge)
+	}
 	p.audit.AttemptBy(ctx, r, err)
 	return done, err
 }
 
+// judge ends a trial at once when its time is over, and not only when the loop looks for what is over.
+func (p *policing) judge() {
+	_ = p.loop.doAlone(context.Background(), func() error { // which fails when the daemon ends
+		return p.end(time.Now())
+	})
+}
+
 // change sets a limit, or ends it.
 func (p *policing) change(of api.PoliceOverride, c api.PoliceChange) (done api.Policed, err error) {
-	if done.Source = of.Source; of.Source == "" {
+	if done.Source, done.Pattern = of.Source, of.Pattern; of.Interface != "" {
 		done.Interface = of.Place()
 	}
 	next := slices.DeleteFunc(slices.Clone(p.set), func(o api.PoliceOverride) bool { return sameLimit(o, of) })
@@ -184,8 +220,8 @@ func (p *policing) change(of api.PoliceOverride, c api.PoliceChange) (done api.P
 		if err := p.may(c, &of); err != nil {
 			return done, &api.BadRequest{Err: err}
 		}
-		if of.Source != "" && len(next) >= penalty.MaxLimits {
-			return done, &api.BadRequest{Err: fmt.Errorf("there are %d limits, as many as there can be: weir limit shows them", len(next))}
+		if err := roomFor(next, of); err != nil {
+			return done, &api.BadRequest{Err: err}
 		}
 		done.Override, next = &of, append(next, of)
 	}
@@ -198,6 +234,7 @@ func (p *policing) change(of api.PoliceOverride, c api.PoliceChange) (done api.P
 		return done, errors.Join(fmt.Errorf("%v is limited as it was: %w", of.Place(), err), p.save(before))
 	}
 	p.enforced = next
+	delete(p.held, of.Place())
 	p.note()
 	if done.Changed = true; unsaved != nil {
 		done.Unsaved = unsaved.Error()
@@ -205,6 +242,18 @@ func (p *policing) change(of api.PoliceOverride, c api.PoliceChange) (done api.P
 	}
 	p.log.Warn("a limit was changed", "of", of.Place(), "rate", cmp.Or(c.Rate, "as configured"), "by", of.By)
 	return done, nil
+}
+
+// roomFor returns why there cannot be one limit more.
+func roomFor(all []api.PoliceOverride, of api.PoliceOverride) error {
+	if of.Source != "" && len(all) >= penalty.MaxLimits {
+		return fmt.Errorf("there are %d limits, as many as there can be: weir limit shows them", len(all))
+	}
+	patterns := slices.DeleteFunc(slices.Clone(all), func(o api.PoliceOverride) bool { return o.Pattern == "" })
+	if of.Pattern != "" && len(patterns) >= flood.MaxPatterns {
+		return fmt.Errorf("there are %d patterns, as many as there can be: weir limit shows them", len(patterns))
+	}
+	return nil
 }
 
 // may completes a limit, and returns why it must not be.
@@ -216,6 +265,12 @@ func (p *policing) may(c api.PoliceChange, o *api.PoliceOverride) error {
 	o.Rate = rate.String()
 	if c.For != 0 {
 		o.Until = new(o.Since.Add(time.Duration(c.For * float64(time.Second))))
+	}
+	if o.Pattern != "" {
+		if c.Trial != 0 {
+			o.Trial, o.Tried = new(o.Since.Add(time.Duration(c.Trial*float64(time.Second)))), true
+		}
+		return p.mayPattern(c, *o, rate)
 	}
 	with, option, shares := "a flood", "--for", func(ruleset.Peer) bool { return true }
 	err := p.active.prepared.Config.CheckPolice(targetOf(*o), rate)
@@ -237,6 +292,39 @@ func (p *policing) may(c api.PoliceChange, o *api.PoliceOverride) error {
 	return nil
 }
 
+// mayPattern returns why a pattern must not be limited to a rate: what is dropped must be narrow, end by
+// itself, and be nobody's who must not be cut off.
+func (p *policing) mayPattern(c api.PoliceChange, o api.PoliceOverride, rate quantity.Rate) error {
+	pattern, err := patternOf(o)
+	if err == nil {
+		err = stages.CheckPattern(rate)
+	}
+	if err == nil {
+		err = pattern.Rule.Narrow()
+	}
+	switch {
+	case err != nil:
+		return err
+	case c.For == 0:
+		return errors.New("a pattern takes a time after which it ends: --ttl (for_seconds), as in 10m")
+	case c.Trial >= c.For:
+		return errors.New("the trial takes longer than the pattern: give it a longer --ttl (for_seconds)")
+	case c.Force || tracker.Suffices(rate):
+		return nil
+	}
+	for _, within := range pattern.Keys() {
+		if err := p.spares(within, rate); err != nil {
+			return err
+		}
+		for _, peer := range callers(c.SSH, c.Connection) {
+			if peer.Key.Overlaps(within) && !p.antiLockout.passes(peer) {
+				return fmt.Errorf("%v would hold back %s: %s", rate, peer.What, orForce)
+			}
+		}
+	}
+	return nil
+}
+
 // spares returns why a source must not be limited to a rate that a penalty could not have either.
 func (p *policing) spares(source key.Key, rate quantity.Rate) error {
 	if tracker.Suffices(rate) {
@@ -249,47 +337,132 @@ func (p *policing) spares(source key.Key, rate quantity.Rate) error {
 	return nil
 }
 
-// held are the packets of a source above its rate.
+// held are the packets of a source or a pattern.
 type held struct {
-	before uint64 // that earlier programs have held back
-	now    uint64
+	before, now counted // by earlier programs, and by these
 }
 
-// shown returns the limits, with the packets that they hold back. Programs end those of sources by
-// themselves, also while a reload is to be confirmed.
+// counted are packets above the rate, and what a pattern matches.
+type counted struct {
+	held uint64
+	hits api.PatternPackets
+}
+
+func (c counted) add(o counted) counted {
+	c.held += o.held
+	c.hits.Packets += o.hits.Packets
+	c.hits.Conversing += o.hits.Conversing
+	c.hits.Unknown += o.hits.Unknown
+	return c
+}
+
+// count returns what the programs have counted of a limit, and false where that cannot be read.
+func (p *policing) count(o api.PoliceOverride) (c counted, ok bool) {
+	k := p.active.engine.Kernel()
+	if o.Source != "" {
+		prefix, err := parseSource(o.Source)
+		if err != nil {
+			return c, false
+		}
+		n, err := (stages.Source{Prefix: prefix}).Held(k)
+		return counted{held: n.Packets}, err == nil
+	}
+	pattern, err := patternOf(o)
+	if err != nil {
+		return c, false
+	}
+	n, ok := p.active.prepared.Stages.Patterns.Counts(k, pattern)
+	return counted{n.Dropped.Packets, api.PatternPackets{Packets: n.Matched.Packets, Conversing: n.Conversing, Unknown: n.Unknown}}, ok
+}
+
+// shown returns the limits, with the packets that they hold back. Programs end those of sources and
+// patterns by themselves, also while a reload is to be confirmed.
 func (p *policing) shown() []api.PoliceOverride {
 	now, next := time.Now(), make(map[string]held)
-	all := slices.DeleteFunc(slices.Clone(p.enforced), func(o api.PoliceOverride) bool { return o.Source != "" && over(o.Until, now) })
+	all := slices.DeleteFunc(slices.Clone(p.enforced), func(o api.PoliceOverride) bool { return o.Interface == "" && over(o.Until, now) })
 	for n, o := range all {
-		prefix, err := parseSource(o.Source)
-		if err != nil { // it is of an interface
+		if o.Interface != "" {
 			continue
 		}
-		of := p.held[o.Source]
+		of := p.held[o.Place()]
 		// Where it cannot be read, the next look counts it.
-		if counted, err := (stages.Source{Prefix: prefix}).Held(p.active.engine.Kernel()); err == nil {
-			if counted.Packets < of.now { // other programs count anew
-				of.before += of.now
+		if c, ok := p.count(o); ok {
+			if c.held < of.now.held || c.hits.Packets < of.now.hits.Packets { // other programs count anew
+				of.before = of.before.add(of.now)
 			}
-			of.now = counted.Packets
+			of.now = c
 		}
-		next[o.Source], all[n].Held = of, of.before+of.now
+		sum := of.before.add(of.now)
+		next[o.Place()], all[n].Held = of, sum.held
+		if o.Pattern != "" {
+			all[n].Hits = &sum.hits
+		}
 	}
 	p.held = next
 	return all
 }
 
-// end ends the limits whose time is over. While a reload is to be confirmed, they stay.
+// hits returns the packets that a pattern has matched.
+func (p *policing) hits(o api.PoliceOverride) *api.PatternPackets {
+	sum := p.held[o.Place()].before
+	if now, ok := p.count(o); ok {
+		sum = sum.add(now)
+	}
+	return &sum.hits
+}
+
+// leastMatched is from how many packets on the share of a pattern's in conversations counts.
+const leastMatched = 100
+
+// tried returns what becomes of a limit by its trial at a time: the limit as it is then, and whether it
+// ends, since it matches conversations.
+func tried(o api.PoliceOverride, now time.Time) (next api.PoliceOverride, ends bool) {
+	trialOver := over(o.Trial, now)
+	if o.Tried && o.Hits.Share() > api.MostConversing && (trialOver || o.Trial == nil && o.Hits.Packets >= leastMatched) {
+		return o, true
+	}
+	if trialOver {
+		o.Trial = nil
+	}
+	return o, false
+}
+
+// end ends the limits whose time is over, and trials. While a reload is to be confirmed, they stay.
 func (p *policing) end(now time.Time) error {
-	past := slices.DeleteFunc(slices.Clone(p.set), func(o api.PoliceOverride) bool { return !over(o.Until, now) })
+	if len(p.set) == 0 || p.reloads.unconfirmed != nil {
+		return nil
+	}
+	var past, next []api.PoliceOverride
+	var why []string
+	changed := false
+	for _, o := range p.set {
+		if o.Tried {
+			o.Hits = p.hits(o)
+		}
+		became, ends := tried(o, now)
+		switch became.Hits = nil; {
+		case over(o.Until, now):
+			past, why = append(past, o), append(why, "expiry")
+		case ends:
+			past, why = append(past, o), append(why, "conversations")
+			p.log.Warn("a pattern matches conversations of this host, and ends", "pattern", o.Pattern,
+				"packets", o.Hits.Packets, "in conversations", o.Hits.Conversing)
+		default:
+			if became.Trial == nil && o.Trial != nil {
+				changed = true
+				p.log.Warn("the trial of a pattern is over, and it is enforced", "pattern", o.Pattern, "packets", o.Hits.Packets, "in conversations", o.Hits.Conversing)
+			}
+			next = append(next, became)
+		}
+	}
 	switch {
-	case len(past) == 0 || p.reloads.unconfirmed != nil:
+	case len(past) == 0 && !changed:
 		return nil
 	case now.Before(p.retry):
 		return p.failed
 	}
 	before := p.set
-	p.set = slices.DeleteFunc(slices.Clone(p.set), func(o api.PoliceOverride) bool { return over(o.Until, now) })
+	p.set = next
 	if err := p.activate(); err != nil {
 		p.set, p.retry = before, now.Add(retryInterval)
 		p.failed = fmt.Errorf("a limit is over, and could not be ended, retrying in %v: %w", retryInterval, err)
@@ -300,9 +473,9 @@ func (p *policing) end(now time.Time) error {
 	if err := p.save(p.set); err != nil { // a start ignores what has ended
 		p.log.Error(err.Error())
 	}
-	for _, o := range past {
+	for i, o := range past {
 		r := endOf(o)
-		r.Changed, r.Source = 1, "expiry"
+		r.Changed, r.Source = 1, why[i]
 		p.audit.Record(r)
 	}
 	return nil
@@ -317,7 +490,7 @@ func (p *policing) follow() (lines []string) {
 	rates := p.limits(p.active.prepared.Config).Interfaces
 	next := slices.DeleteFunc(slices.Clone(p.set), func(o api.PoliceOverride) bool {
 		_, stays := rates[targetOf(o)]
-		if stays = stays || o.Source != ""; !stays {
+		if stays = stays || o.Interface == ""; !stays {
 			lines = append(lines, fmt.Sprintf("%v: `police` of %s no longer counts: the configuration has changed", targetOf(o), o.Since.Local().Format(time.DateTime)))
 		}
 		return !stays
@@ -342,17 +515,25 @@ func (p *policing) check() error {
 
 // ofInterfaces are the limits of interfaces among others.
 func ofInterfaces(all []api.PoliceOverride) []api.PoliceOverride {
-	return slices.DeleteFunc(slices.Clone(all), func(o api.PoliceOverride) bool { return o.Source != "" })
+	return slices.DeleteFunc(slices.Clone(all), func(o api.PoliceOverride) bool { return o.Interface == "" })
 }
 
 // restage makes the programs have the limits that commands have set. Where these already limit
-// sources, a change of those alone is made in their memory, else the configuration is activated again.
+// sources, or have patterns, a change of those alone is made in their memory, else the configuration is
+// activated again.
 func (d *Daemon) restage() error {
 	p := d.active.prepared
 	limits := d.policing.limits(p.Config)
 	same := slices.EqualFunc(ofInterfaces(d.policing.set), ofInterfaces(d.policing.enforced), func(a, b api.PoliceOverride) bool { return sameLimit(a, b) && a.Rate == b.Rate })
-	if of := p.Stages.Limits; of != nil && len(limits.Sources) > 0 && same {
-		return of.Follow(d.active.engine.Kernel(), limits.Sources)
+	sources, patterns, k := p.Stages.Limits, p.Stages.Patterns, d.active.engine.Kernel()
+	if same && (sources != nil) == (len(limits.Sources) > 0) && (patterns != nil) == (len(limits.Patterns) > 0) {
+		if patterns != nil {
+			patterns.Follow(k, limits.Patterns)
+		}
+		if sources != nil {
+			return sources.Follow(k, limits.Sources)
+		}
+		return nil
 	}
 	var of *stages.Table
 	var err error

@@ -5,7 +5,7 @@ import "weir/control/api"
 // API returns the answer as clients of the daemon see it.
 func (a *Answer) API() api.Answer {
 	b := api.Answer{
-		Packet: a.Packet, Direction: a.Direction, Verdict: a.Verdict.String(), Reason: a.Reason.String(), List: a.List,
+		Packet: a.Packet, Direction: a.Direction, Verdict: a.Verdict.String(), Reason: a.Reason.String(), Pattern: a.Pattern, List: a.List,
 		Stages: make([]api.Stage, len(a.Stages)), Matches: matchesOf(a.Matches), DependsMore: a.DependsMore,
 		PenaltiesMore: a.PenaltiesMore, Spared: a.Spared, FalsePositive: a.FalsePositive,
 		Incomplete: a.Incomplete,

@@ -75,6 +75,7 @@ type Answer struct {
 	Verdict Verdict
 	Reason  verdict.Reason
 	Limit   *Limit  // of a flow that all of the packets are of, with [Limited]
+	Pattern string  // that drops them, for [verdict.Pattern]
 	List    string  // that the packets are counted under, where it is known
 	Stages  []Stage // those that the packets reach, in their order
 	// Matches are the entries that match all of the packets: those of block lists

@@ -77,7 +77,7 @@ const unknown = 1<<32 - 1
 // dropReason returns the reason for which a packet was discarded, in sFlow's terms.
 func dropReason(r verdict.Reason) uint32 {
 	switch r {
-	case verdict.Blocked, verdict.Heavy:
+	case verdict.Blocked, verdict.Heavy, verdict.Pattern:
 		return 258 // acl
 	case verdict.RateLimited, verdict.Policed:
 		return 261 // traffic_shaping

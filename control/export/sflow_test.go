@@ -100,7 +100,7 @@ func TestSFlowSampling(t *testing.T) {
 func TestDropReasons(t *testing.T) {
 	const unknown, acl, shaping = 256, 258, 261
 	same := map[verdict.Reason]uint32{
-		verdict.Blocked: acl, verdict.Heavy: acl, verdict.RateLimited: shaping, verdict.Policed: shaping, verdict.Looped: unknown,
+		verdict.Blocked: acl, verdict.Heavy: acl, verdict.Pattern: acl, verdict.RateLimited: shaping, verdict.Policed: shaping, verdict.Looped: unknown,
 	}
 	used := make(map[uint32]verdict.Reason)
 	for r := range verdict.NumReasons {

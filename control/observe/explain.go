@@ -2,12 +2,19 @@ package observe
 
 import (
 	"context"
+	"fmt"
+	"math"
+	"slices"
 
 	"weir/control/api"
 	"weir/control/explain"
 	"weir/control/observe/traffic"
 	"weir/control/ruleset"
 	"weir/control/stages"
+	"weir/filter/flood"
+	"weir/filter/packet"
+	"weir/filter/penalty"
+	"weir/filter/verdict"
 )
 
 // Explainer answers questions about packets. It is safe for concurrent use.
@@ -76,9 +83,12 @@ func (x *Explainer) Ask(ctx context.Context, asked []explain.Question) (answers 
 				of = nil // the packet is of a flow, or it is not
 			}
 			penalties, more := x.stages.Trackers.Meeting(of)
-			all := explain.Answers(by.Engine, q, append(penalties, by.Stages.Limits.Meeting(q.Known)...))
+			patterns := by.Stages.Patterns.Matching(mayMatch(q))
+			penalties = slices.Concat(penalties, by.Stages.Limits.Meeting(q.Known), penaltyOf(patterns, q))
+			all := explain.Answers(by.Engine, q, penalties)
 			for i := range all {
 				x.describe(&all[i], more, by.Stages)
+				describePatterns(&all[i], patterns, q)
 				all[i].Condense()
 				by.DescribeAnswer(&all[i], wanted)
 				by.CountAnswer(&all[i], hits)
@@ -110,4 +120,54 @@ func (x *Explainer) describe(a *explain.Answer, more int, of *stages.Table) {
 		}
 	}
 	a.Spared = x.stages.Trackers.SparedOf(a.Known)
+}
+
+// mayMatch returns whether a pattern may match packets of a question: of a frame, whether it does.
+func mayMatch(q explain.Question) func(*stages.Pattern) bool {
+	if q.Frame == nil {
+		return func(p *stages.Pattern) bool {
+			return slices.ContainsFunc(p.Keys(), q.Known.Overlaps)
+		}
+	}
+	fields, ok := flood.Of(q.Frame, len(q.Frame))
+	return func(p *stages.Pattern) bool { return ok && p.Rule.Matches(&fields) }
+}
+
+// drops reports whether a pattern drops all that it matches.
+func drops(p stages.Pattern) bool { return !p.Trial && p.Rate.Value == 0 }
+
+// penaltyOf returns a penalty that drops a frame as patterns do which match it. An allow list lets it
+// pass, as it does with any penalty.
+func penaltyOf(patterns []stages.Pattern, q explain.Question) []verdict.Penalty {
+	p, _ := packet.Parse(q.Frame)
+	if q.Frame == nil || !p.HasAddresses || !slices.ContainsFunc(patterns, drops) {
+		return nil
+	}
+	return []verdict.Penalty{{Flow: p.Tuple.Key(), Penalty: penalty.Penalty{Until: math.MaxInt64}}}
+}
+
+// describePatterns adds to an answer which patterns may drop the packets, and which does.
+func describePatterns(a *explain.Answer, patterns []stages.Pattern, q explain.Question) {
+	if a.Direction == Direction(true) {
+		return
+	}
+	for _, p := range patterns {
+		if q.Frame != nil && drops(p) {
+			if a.Reason == verdict.Heavy {
+				a.Reason, a.Pattern = verdict.Pattern, p.Rule.String()
+			}
+			return
+		}
+		d := explain.Dependency{Stage: verdict.StagePenalty, Packets: "what matches " + p.Rule.String(), Verdict: verdict.Drop, Reason: verdict.Pattern}
+		if !p.Until.IsZero() {
+			d.Until = &p.Until
+		}
+		switch {
+		case p.Trial:
+			d.Verdict, d.Packets = verdict.Pass, d.Packets+", on trial"
+		case p.Rate.Value > 0:
+			d.Packets += fmt.Sprintf(", above %v", p.Rate)
+		}
+		a.Depends = append(a.Depends, d)
+	}
 }

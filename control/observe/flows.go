@@ -100,7 +100,7 @@ func (x *Exports) Report(now time.Time, r *tracker.Report, lists []string, monit
 			}
 			if monitor {
 				switch id.reason {
-				case verdict.Blocked, verdict.Heavy, verdict.RateLimited, verdict.Policed:
+				case verdict.Blocked, verdict.Heavy, verdict.RateLimited, verdict.Policed, verdict.Pattern:
 					id.reason = verdict.WouldBlock
 				}
 			}

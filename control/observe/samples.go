@@ -26,7 +26,7 @@ const (
 
 // droppable are the reasons for which packets may be dropped.
 var droppable = []events.Reason{
-	verdict.Blocked, verdict.RateLimited, verdict.Heavy, verdict.Policed, verdict.Looped,
+	verdict.Blocked, verdict.RateLimited, verdict.Heavy, verdict.Policed, verdict.Pattern, verdict.Looped,
 	verdict.Truncated, verdict.Malformed, verdict.Unparsed, verdict.Overtagged,
 }
 

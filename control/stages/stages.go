@@ -236,25 +236,32 @@ type Table struct {
 	digest *digest.Part    // nil: nothing is recorded
 	police *police.Part    // nil: no interface is policed
 	Limits *police.Sources // of sources, by commands; nil: none
-	parts  []engine.Part
-	netns  string // of the first interface
+	// What matches patterns, by commands; nil: nothing.
+	Patterns *police.Patterns
+	parts    []engine.Part
+	netns    string // of the first interface
 }
 
 // Limits are the limits that commands have set.
 type Limits struct {
 	Interfaces map[netif.Target]quantity.Rate
 	Sources    []Source
+	Patterns   []Pattern
 }
 
-// Source is a limit of a source, or of a network of them.
-type Source = police.Source
+// Source is a limit of a source, or of a network of them, and Pattern one of what a pattern matches.
+type (
+	Source  = police.Source
+	Pattern = police.Pattern
+)
 
-// CheckSource returns why sources cannot be limited to a rate.
-func CheckSource(r quantity.Rate) error { return police.CheckSource(r) }
+// CheckSource returns why sources cannot be limited to a rate, and CheckPattern the same of patterns.
+func CheckSource(r quantity.Rate) error  { return police.CheckSource(r) }
+func CheckPattern(r quantity.Rate) error { return police.CheckPattern(r) }
 
-// New returns the stages of a configuration, with the sources that commands have limited. It fails
-// where files that they need cannot be read.
-func New(s *Sections, trackers TrackerSections, interfaces []Interface, sources []Source) (*Table, error) {
+// New returns the stages of a configuration, with what commands have limited. It fails where files
+// that they need cannot be read.
+func New(s *Sections, trackers TrackerSections, interfaces []Interface, by Limits) (*Table, error) {
 	t := &Table{Sections: s, Trackers: trackers.Clone()}
 	for _, each := range s.all() {
 		if each.On() {
@@ -287,8 +294,11 @@ func New(s *Sections, trackers TrackerSections, interfaces []Interface, sources 
 	if len(rejecting.Interfaces) > 0 {
 		t.parts = append(t.parts, &rejecting)
 	}
-	if t.Limits = police.NewSources(sources); t.Limits != nil {
+	if t.Limits = police.NewSources(by.Sources); t.Limits != nil {
 		t.parts = append(t.parts, t.Limits)
+	}
+	if t.Patterns = police.NewPatterns(by.Patterns); t.Patterns != nil {
+		t.parts = append(t.parts, t.Patterns)
 	}
 	return t, nil
 }

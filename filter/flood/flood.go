@@ -165,12 +165,6 @@ func (d *Detector) Quiet() int { return len(d.quiet) }
 // Usual returns the mean rate of the quiet seconds and its standard deviation, in packets a second.
 func (d *Detector) Usual() (mean, deviation float64) { return d.usual(0) }
 
-// Collateral returns the share of the quiet seconds' packets that rules match together, and the share
-// of their conversations with a packet that they match.
-func (d *Detector) Collateral(rules ...Rule) (packets, conversations Share) {
-	return collateral(rules, d.base())
-}
-
 // base returns the records of the quiet seconds.
 func (d *Detector) base() (all []Record) {
 	for i := range d.quiet {

@@ -107,6 +107,24 @@ func (u *Rule) check() error {
 	return nil
 }
 
+// leastBits are the shortest prefixes of sources that a pattern may have.
+const leastBits = 8
+
+// Narrow returns why a rule is too wide to drop what it matches: it must name a protocol or a
+// destination, and more than a range of source ports, or a prefix of sources shorter than /8.
+func (u *Rule) Narrow() error {
+	if u.has(Protocol) == nil && u.has(DestinationPrefix) == nil {
+		return errors.New("a pattern names a protocol or a destination")
+	}
+	if c := u.has(SourcePrefix); c != nil && c.Prefix.Bits() < leastBits {
+		return fmt.Errorf("src %v is too wide: want /%d or longer", c.Prefix, leastBits)
+	}
+	if c := u.has(SourcePort); c != nil && c.Lo != c.Hi && len(u.Conditions) == 2 && u.has(Protocol) != nil {
+		return errors.New("a range of source ports alone is chance: want one more condition")
+	}
+	return nil
+}
+
 // parseCondition reads the condition that words begin with, and returns how many of them it took.
 func parseCondition(words []string) (c Condition, n int, err error) {
 	word := words[0]

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -212,51 +211,6 @@ func flagNames(flags uint32) string {
 		}
 	}
 	return cmp.Or(b.String(), "none")
-}
-
-// maxEntryPorts is the widest range of ports that an entry of a list may have.
-const maxEntryPorts = 4096
-
-// Entry returns the part of a rule that an entry of a list can have, the protocol, addresses and
-// ports, and its text, as in "udp *:123 > 203.0.113.2:*". It is false if nothing is left.
-func (u *Rule) Entry() (part Rule, text string, ok bool) {
-	if len(u.Sources) > 0 {
-		return part, "", false
-	}
-	protocol, ports := "any", true
-	if c := u.has(Protocol); c != nil {
-		switch c.Lo {
-		case protoTCP, protoUDP, protoSCTP:
-			protocol = protocols[c.Lo]
-		case protoICMP, protoICMPv6:
-			protocol, ports = protocols[c.Lo], false
-		default:
-			protocol, ports = strconv.FormatUint(uint64(c.Lo), 10), false
-		}
-		part = part.with(*c)
-	}
-	side := func(prefix, port Field) string {
-		address, of := "*", "*"
-		if c := u.has(prefix); c != nil {
-			part = part.with(*c)
-			address = c.Prefix.String()
-			if c.Prefix.IsSingleIP() {
-				address = c.Prefix.Addr().String()
-			}
-			if c.Prefix.Addr().Is6() {
-				address = "[" + address + "]"
-			}
-		}
-		if c := u.has(port); ports && c != nil && c.Hi-c.Lo < maxEntryPorts {
-			part = part.with(*c)
-			if of = strconv.FormatUint(uint64(c.Lo), 10); c.Lo != c.Hi {
-				of += "-" + strconv.FormatUint(uint64(c.Hi), 10)
-			}
-		}
-		return address + ":" + of
-	}
-	text = protocol + " " + side(SourcePrefix, SourcePort) + " > " + side(DestinationPrefix, DestinationPort)
-	return part, text, len(part.Conditions) > 0
 }
 
 // services are known for their answers to questions that others forge.

@@ -42,23 +42,8 @@ func TestFlood(t *testing.T) {
 		t.Errorf("before the flood: %s", out)
 	}
 	began := time.Now()
-	flood := h.A.StartFlood(t, 1, func(src netip.Addr) []byte {
-		return append(packet.Frame(key.Tuple{Src: src, Dst: to, Proto: 17, HasPorts: true, SrcPort: 123, DstPort: 443}), make([]byte, 440)...)
-	})
-	f := floods("a flood", func(f *api.Floods) bool { return f.Now != nil && f.Now.Kind == api.FloodRuled })
-	t.Logf("named after %v: %v; %s", time.Since(began).Round(time.Millisecond), f.Now.Is(), f.Now.Do())
-	if f.Now.Destination != to.String() || f.Now.Dropped != 0 || f.Now.Begin.After(time.Now()) || f.Now.Begin.Before(began.Add(-2*time.Second)) {
-		t.Errorf("%+v", f.Now)
-	}
-	proposed := strings.TrimSpace(h.succeeds("", "flood", "--propose"))
-	entry, ok := strings.CutPrefix(proposed, "weir block --ttl 10m '")
-	if !ok || strings.Contains(proposed, "\n") {
-		t.Fatalf("proposed: %q", proposed)
-	}
-	h.succeeds("", "block", "--ttl", "10m", strings.TrimSuffix(entry, "'"))
-
 	// At the other end: nothing of the flood comes any more, and the users do.
-	var flooded, users atomic.Uint64
+	var flooded, users, last atomic.Int64
 	rx := h.B.Receiver(t)
 	ended := make(chan struct{})
 	go func() {
@@ -72,19 +57,39 @@ func TestFlood(t *testing.T) {
 				continue
 			} else if p.SrcPort == 123 {
 				flooded.Add(1)
+				last.Store(int64(time.Since(began)))
 			} else if p.DstPort == 443 {
 				users.Add(1)
 			}
 		}
 	}()
 	t.Cleanup(func() { <-ended })
+	flood := h.A.StartFlood(t, 1, func(src netip.Addr) []byte {
+		return append(packet.Frame(key.Tuple{Src: src, Dst: to, Proto: 17, HasPorts: true, SrcPort: 123, DstPort: 443}), make([]byte, 440)...)
+	})
+	f := floods("a flood", func(f *api.Floods) bool { return f.Now != nil && f.Now.Kind == api.FloodRuled })
+	t.Logf("named after %v: %v; %s", time.Since(began).Round(time.Millisecond), f.Now.Is(), f.Now.Do())
+	if f.Now.Destination != to.String() || f.Now.Dropped != 0 || f.Now.Begin.After(time.Now()) || f.Now.Begin.Before(began.Add(-2*time.Second)) {
+		t.Errorf("%+v", f.Now)
+	}
+	proposed := strings.TrimSpace(h.succeeds("", "flood", "--propose"))
+	of, ok := strings.CutPrefix(proposed, "weir limit --ttl 10m --trial 2s '")
+	if of, ok = strings.CutSuffix(of, "' 0pps"); !ok || of != f.Now.Rules[0].Pattern || strings.Contains(proposed, "\n") {
+		t.Fatalf("proposed: %q", proposed)
+	}
+	h.succeeds("", "flood", "--apply", "all", "--trial", "1s")
+	floods("that weir drops it", func(f *api.Floods) bool { return f.Now != nil && f.Now.Dropped == 1 })
+	t.Logf("the last of %d packets of the flood came %v after the first", flooded.Load(), time.Duration(last.Load()).Round(time.Millisecond))
+	flooded.Store(0)
+	users.Store(0)
+
 	wait.For(t, "users' packets", func() bool { return users.Load() > 500 })
 	if n := flooded.Load(); n != 0 {
 		t.Errorf("%d packets of the flood came through", n)
 	}
-	floods("that weir drops it", func(f *api.Floods) bool {
-		return f.Now != nil && f.Now.Dropped == 1 && f.Now.Do() == "nothing: weir drops it"
-	})
+	if do := floods("the flood", func(f *api.Floods) bool { return f.Now != nil }).Now.Do(); do != "nothing: weir drops it" {
+		t.Error(do)
+	}
 	since := f.Now.Begin
 	d.kill()
 	d = h.start(releases[0])

@@ -40,7 +40,7 @@ func TestSetPolice(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for body, want := range map[string]string{
-		`{"rate": "3kpps"}`:     "want either an interface or a source",
+		`{"rate": "3kpps"}`:     "want an interface, a source or a pattern",
 		`{"interface": "eth0"}`: "either a rate",
 		`{"interface": "eth0", "rate": "3kpps", "off": true}`:        "either a rate",
 		`{"interface": "eth0", "off": true, "for_seconds": 9}`:       "goes with a rate",

@@ -14,7 +14,7 @@ func (e Event) API() api.Event {
 	}
 	event := api.Event{
 		Time: e.Time, Interface: e.Iface, Netns: e.Netns, Direction: e.Direction(), Reason: e.Reason.String(), Verdict: "pass",
-		List: e.List, Inner: e.Inner, Length: e.Length, OneIn: e.OneIn, Frame: e.Frame,
+		List: e.List, Pattern: e.Pattern, Inner: e.Inner, Length: e.Length, OneIn: e.OneIn, Frame: e.Frame,
 		FirstTTL: int(e.FirstTTL), TTL: int(e.TTL), Importance: e.Importance,
 	}
 	if e.Dropped {

@@ -33,6 +33,7 @@ type Event struct {
 	Reason  Reason
 	Dropped bool
 	List    string    // that blocks or allows the packet; "" if none does or it is unknown
+	Pattern string    // that drops it, the same
 	Tuple   key.Tuple // without addresses if the program found none
 	Length  int       // bytes on the wire
 	OneIn   uint32    // the sampling rate: one of this number of packets
@@ -86,9 +87,11 @@ func ParseReason(name string) (Reason, error) {
 // Interface is an interface on which programs report packets.
 type Interface struct {
 	netif.Target
-	Stats  *loader.Stats
-	Lists  []string        // their names, from list 1
-	Policy *verdict.Policy // decides whether a packet was dropped
+	Stats *loader.Stats
+	Lists []string // their names, from list 1
+	// Pattern returns the pattern of a number. nil: there are none.
+	Pattern func(number int) string
+	Policy  *verdict.Policy // decides whether a packet was dropped
 }
 
 // Event converts a program's event for subscribers. boot is the zero of the
@@ -103,7 +106,12 @@ func (i *Interface) Event(of *loader.Event, boot time.Time) Event {
 	if p.Family != 0 {
 		e.Tuple = engine.TupleOf(p)
 	}
-	if n := int(p.List); n > 0 && n <= len(i.Lists) {
+	switch n := int(p.List); {
+	case e.Reason == verdict.Pattern:
+		if i.Pattern != nil {
+			e.Pattern = i.Pattern(n)
+		}
+	case n > 0 && n <= len(i.Lists):
 		e.List = i.Lists[n-1]
 	}
 	return e

@@ -63,7 +63,7 @@ func TestParseReason(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"clean": "clean packets produce no events: use tcpdump",
-		"all":   `unknown reason "all": want allowed, would-block, blocked, truncated, malformed, unparsed, rate-limited, heavy, looped, overtagged, policed, reply`,
+		"all":   `unknown reason "all": want allowed, would-block, blocked, truncated, malformed, unparsed, rate-limited, heavy, looped, overtagged, policed, reply, pattern`,
 	} {
 		if _, err := ParseReason(name); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", name, err, want)

@@ -12,6 +12,7 @@ import (
 	"weir/control/quantity"
 	"weir/filter/flood"
 	"weir/filter/hash"
+	"weir/filter/key"
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/loader/netif"
@@ -28,6 +29,53 @@ type Pattern struct {
 // same reports whether programs have the same of two patterns, but for a trial.
 func (p *Pattern) same(o *Pattern) bool {
 	return p.Rate == o.Rate && p.Until.Equal(o.Until) && p.Rule.String() == o.Rule.String()
+}
+
+// Keys returns keys that all packets of the pattern have, one of each family: it matches no others, but
+// not all of theirs.
+func (p *Pattern) Keys() (all []key.Key) {
+	for _, v6 := range []bool{false, true} {
+		whole := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+		if v6 {
+			whole = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		}
+		sides := [2]netip.Prefix{whole, whole}
+		for i, f := range []flood.Field{flood.SourcePrefix, flood.DestinationPrefix} {
+			if of, ok := p.Rule.Side(f); ok {
+				sides[i] = of
+			}
+		}
+		if sides[0].Addr().Is6() != v6 || sides[1].Addr().Is6() != v6 {
+			continue
+		}
+		s := key.Shape{SrcBits: uint8(sides[0].Bits()), DstBits: uint8(sides[1].Bits())}
+		if v6 {
+			s.Fields |= key.FieldV6
+		}
+		t := key.Tuple{Src: sides[0].Addr(), Dst: sides[1].Addr()}
+		exact := func(f flood.Field) (uint32, bool) {
+			lo, hi := p.Rule.Bounds(f)
+			return lo, lo == hi
+		}
+		if n, ok := exact(flood.Protocol); ok {
+			t.Proto = uint8(n)
+			s.Fields |= key.FieldProto
+		}
+		if t.HasPorts = key.HasPorts(t.Proto); t.HasPorts {
+			if n, ok := exact(flood.SourcePort); ok {
+				t.SrcPort = uint16(n)
+				s.Fields |= key.FieldSrcPort
+			}
+			if n, ok := exact(flood.DestinationPort); ok {
+				t.DstPort = uint16(n)
+				s.Fields |= key.FieldDstPort
+			}
+		}
+		if k, ok := s.Of(t); ok {
+			all = append(all, k)
+		}
+	}
+	return all
 }
 
 // limit returns the pattern as programs have it.
@@ -52,6 +100,8 @@ type placed struct {
 	rows []bpf.WeirPattern
 	cpus []bpf.WeirPatternCpu
 	in   [flood.MaxPatterns]*Pattern // by row; nil: it is free
+
+	names atomic.Pointer[[flood.MaxPatterns]string] // by row, the last that each had
 }
 
 // NewPatterns returns the share for patterns, flood.MaxPatterns at most; nil for none.
@@ -159,6 +209,16 @@ func (p *placed) follow(patterns []Pattern) {
 	}
 }
 
+// name makes a pattern's name known for a row. Events of the former one may still be read.
+func (p *placed) name(at int, of *Pattern) {
+	var names [flood.MaxPatterns]string
+	if all := p.names.Load(); all != nil {
+		names = *all
+	}
+	names[at] = of.Rule.String()
+	p.names.Store(&names)
+}
+
 // find returns the row of a pattern, -1 where there is none.
 func (p *placed) find(of *Pattern) int {
 	return slices.IndexFunc(p.in[:], func(o *Pattern) bool { return o != nil && o.same(of) })
@@ -182,6 +242,7 @@ func stateIn(p *Pattern) uint32 {
 func (p *placed) place(of *Pattern) int {
 	at := slices.Index(p.in[:], nil)
 	p.in[at] = of
+	p.name(at, of)
 	p.write(at, of)
 	return at
 }
@@ -257,13 +318,31 @@ func (p *Patterns) Counts(g *loader.Generation, of Pattern) (n PatternCounts, ok
 	return n, true
 }
 
-// Names returns the patterns of a generation by their numbers in events, which begin with 1.
-func (p *Patterns) Names(g *loader.Generation) (all [flood.MaxPatterns]string) {
-	if in := p.at(g); in != nil {
-		for i, of := range in.in {
-			if of != nil {
-				all[i] = of.Rule.String()
-			}
+// Names returns a function that names the patterns of a generation by their numbers in events. It may
+// be called concurrently with all else.
+func (p *Patterns) Names(g *loader.Generation) func(number int) string {
+	in := p.at(g)
+	if in == nil {
+		return nil
+	}
+	return func(number int) string {
+		if names := in.names.Load(); number > 0 && number <= len(names) {
+			return names[number-1]
+		}
+		return ""
+	}
+}
+
+// Matching are patterns in force that may match packets.
+func (p *Patterns) Matching(may func(*Pattern) bool) (all []Pattern) {
+	if p == nil {
+		return nil
+	}
+	now := time.Now()
+	for i := range p.patterns {
+		of := &p.patterns[i]
+		if (of.Until.IsZero() || now.Before(of.Until)) && may(of) {
+			all = append(all, *of)
 		}
 	}
 	return all
@@ -276,4 +355,3 @@ func CheckPattern(r quantity.Rate) error {
 	}
 	return ofSources.check(r)
 }
-

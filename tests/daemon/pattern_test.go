@@ -1,0 +1,229 @@
+package daemon
+
+import (
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/api"
+	"weir/filter/key"
+	"weir/filter/packet"
+	"weir/tests/wait"
+)
+
+const pattern = "udp length 70-90 sport 123"
+
+// patternKind are the packets of the pattern, and cleanKind others from the same source.
+const patternKind = 'p'
+
+// ofLength returns a packet that the pattern matches if its kind is patternKind.
+func ofLength(of key.Tuple, kind byte) []byte {
+	f := packet.Frame(of)
+	if kind == patternKind {
+		f = append(f, make([]byte, 76+14-len(f))...)
+		f[14+3] = 76
+	}
+	return f
+}
+
+// come sends packets that a pattern matches and as many others from the same source, and returns how
+// many of each have arrived behind weir.
+func (h *host) come(n int) (matched, others int) {
+	h.t.Helper()
+	src := netip.MustParseAddr("192.0.2.77")
+	of := from(src)
+	of.SrcPort = 123
+	rx, tx := h.B.Receiver(h.t), h.A.Sender(h.t)
+	for i := range n {
+		for _, kind := range []byte{patternKind, cleanKind} {
+			if err := tx.Send(h.Numbered(ofLength(of, kind), uint64(kind)<<56|uint64(i))); err != nil {
+				h.t.Fatal(err)
+			}
+		}
+	}
+	if err := tx.Send(frameOf(h.Lab, endKind, of)); err != nil {
+		h.t.Fatal(err)
+	}
+	for {
+		got, err := rx.Receive(wait.Patience)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		switch kind, _ := numberOf(got); kind {
+		case patternKind:
+			matched++
+		case cleanKind:
+			others++
+		case endKind:
+			return matched, others
+		}
+	}
+}
+
+// A pattern counts on trial, drops just what it matches afterwards, over kill -9, without a daemon, a
+// reload, an upgrade and a change of the lists, and ends by itself, also while no daemon runs. What is
+// dropped is named by it.
+func TestPatternByCommand(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(10))
+	d := h.start(releases[0])
+	const packets = 50
+	expect := func(when string, want int) {
+		t.Helper()
+		if matched, others := h.come(packets); matched != want || others != packets {
+			t.Fatalf("%s: %d packets of the pattern came and %d others, want %d and %d", when, matched, others, want, packets)
+		}
+	}
+	limit := func(args ...string) string {
+		t.Helper()
+		return h.succeeds("", append([]string{"limit", pattern}, args...)...)
+	}
+	status := func() *api.PoliceOverride {
+		t.Helper()
+		s, err := h.api.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := slices.IndexFunc(s.Policed, func(o api.PoliceOverride) bool { return o.Pattern == pattern })
+		if at < 0 {
+			return nil
+		}
+		return &s.Policed[at]
+	}
+	expect("before", packets)
+	limit("0pps", "--ttl", "1h", "--trial", "1m")
+	expect("on trial", packets)
+	counted := func(when string, held, matched, unknown uint64) {
+		t.Helper()
+		wait.For(t, when+", its counts", func() bool {
+			o := status()
+			return o != nil && o.Held == held && *o.Hits == (api.PatternPackets{Packets: matched, Unknown: unknown})
+		})
+	}
+	counted("on trial", 0, packets, packets)
+	if out, _ := h.status(); !strings.Contains(out, "ON TRIAL until ") || !strings.Contains(out, pattern) {
+		t.Errorf("status prints\n%s", out)
+	}
+	limit("0pps", "--ttl", "1h", "--trial", "1s")
+	wait.For(t, "the end of the trial", func() bool { o := status(); return o != nil && o.Trial == nil })
+	expect("after the trial", 0)
+	counted("after the trial", packets, packets, packets)
+
+	// Named in events, in explain of a frame and of a flow.
+	subscribed, err := h.api.Events(t.Context(), api.Events{Reasons: []string{"pattern"}, Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := make(chan *api.Event, 1)
+	go func() {
+		for e := range subscribed {
+			events <- e
+			return
+		}
+	}()
+	wait.For(t, "an event", func() bool {
+		h.come(1)
+		select {
+		case e := <-events:
+			if e.Pattern != pattern || e.Verdict != "drop" || e.List != "" {
+				t.Errorf("%+v", e)
+			}
+			return true
+		default:
+			return false
+		}
+	})
+	var e api.Explanation
+	if err := json.Unmarshal([]byte(h.succeeds("", "explain", "--json", "udp 192.0.2.77:123 > 203.0.113.1:9")), &e); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(e.Answers[0].Depends, func(d api.Dependency) bool {
+		return d.Reason == "pattern" && d.Verdict == "drop" && d.Packets == "what matches "+pattern && d.Until != nil
+	}) {
+		t.Errorf("explain: %+v", e.Answers[0].Depends)
+	}
+	if out := h.succeeds("", "explain", "udp 192.0.2.77:123 > 203.0.113.1:9"); !strings.Contains(out, pattern) {
+		t.Errorf("explain prints\n%s", out)
+	}
+	of := from(netip.MustParseAddr("192.0.2.77"))
+	of.SrcPort = 123
+	all, err := h.api.ExplainFrames(t.Context(), [][]byte{ofLength(of, patternKind), ofLength(of, cleanKind)})
+	if err != nil || len(all) != 2 || all[0].Answers[0].Reason != "pattern" || all[0].Answers[0].Pattern != pattern || !all[0].Drops() || all[1].Drops() {
+		t.Errorf("explain of frames: %+v, %v", all, err)
+	}
+
+	d.kill()
+	expect("without a daemon", 0)
+	d = h.start(releases[0])
+	expect("after kill -9", 0)
+	h.mustChange("", false, "192.0.2.78")
+	h.configure(h.B.Iface, "monitor: false\nlists: {always: {%s}, other: {entries: [192.0.2.79]}}\n", h.feed(10))
+	if _, err := h.api.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expect("after a reload", 0)
+	d = h.takeOver(d, releases[0])
+	expect("after a takeover", 0)
+	h.succeeds("", "monitor", "on")
+	expect("in monitor mode", packets)
+	h.succeeds("", "monitor", "off")
+	expect("and back", 0)
+	h.succeeds("", "limit", "tcp dport 22 flags S", "0pps", "--ttl", "1h")
+	expect("beside another", 0)
+	h.succeeds("", "limit", "tcp flags S dport 22", "--off")
+	limit("--off")
+	expect("ended by a command", packets)
+
+	limit("0pps", "--ttl", "8s")
+	until := status().Until
+	expect("for a time", 0)
+	d.kill()
+	wait.For(t, "its end without a daemon", func() bool {
+		n, _ := h.come(1)
+		return n == 1
+	})
+	if late := time.Since(*until); late < 0 || late > 2*time.Second+wait.Patience/100 {
+		t.Errorf("the pattern ended %v after its time", late)
+	}
+	h.start(releases[0])
+	expect("with the next daemon", packets)
+	if o := status(); o != nil {
+		t.Errorf("with the next daemon: %+v", o)
+	}
+}
+
+// A pattern that matches a conversation of this host is not enforced after its trial, and the audit
+// says why; the conversation goes on all the time.
+func TestPatternOfConversations(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.addresses()
+	echo(t, h.B, hostAddress, "7")
+	h.configure(h.B.Iface, "collateral: 2048\nlists: {manual: {}}\n")
+	h.start(releases[0])
+	c, err := dial(t, h.A, "tcp", unlistedAddress, hostAddress+":7", wait.Patience)
+	if err != nil || !answers(c, wait.Patience) {
+		t.Fatalf("no answer: %v", err)
+	}
+	h.succeeds("", "limit", "tcp dport 7 dst "+hostAddress, "0pps", "--ttl", "1h", "--trial", "2s", "--force")
+	wait.For(t, "the end of the pattern", func() bool {
+		if !answers(c, wait.Patience) {
+			t.Fatal("the conversation was cut")
+		}
+		s, err := h.api.Status(t.Context())
+		return err == nil && len(s.Policed) == 0
+	})
+	if c2, err := dial(t, h.A, "tcp", unlistedAddress, hostAddress+":7", wait.Patience); err != nil || !answers(c2, wait.Patience) {
+		t.Errorf("another conversation: no answer: %v", err)
+	}
+	wait.For(t, "a line in the audit", func() bool {
+		a, err := h.api.Audit(t.Context(), 20)
+		return err == nil && slices.ContainsFunc(a.Changes, func(r api.AuditRecord) bool {
+			return r.Change == "limit off" && r.Source == "conversations"
+		})
+	})
+}
