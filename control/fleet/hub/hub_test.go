@@ -163,7 +163,7 @@ func (f *fleet) tryConnect(n enrollment.Node, more ...nats.Option) (*nats.Conn, 
 	if err != nil {
 		return nil, err
 	}
-	return nats.Connect(n.URL(), append(options, more...)...)
+	return nats.Connect(n.URL(), append(append(options, nats.Timeout(wait.Patience)), more...)...)
 }
 
 func (f *fleet) change(c api.Change) api.FleetChanged {
