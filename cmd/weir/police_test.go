@@ -90,7 +90,7 @@ func TestLimitPattern(t *testing.T) {
 		": not counted yet\n": {},
 		": 8 packets matched, 2 of them in conversations of this host\n":        {Hits: &api.PatternPackets{Packets: 8, Conversing: 2}},
 		": 8 packets matched; whether in conversations is not known\n":          {Hits: &api.PatternPackets{Packets: 8, Unknown: 8}},
-		": on trial until in 59m, 1 packet matched, 0 of them in conversations": {Hits: &api.PatternPackets{Packets: 1}, Trial: &until},
+		", 1 packet matched, 0 of them in conversations": {Hits: &api.PatternPackets{Packets: 1}, Trial: &until},
 	} {
 		o.Pattern, o.Rate = pattern, "0pps"
 		d.status.Policed = []api.PoliceOverride{o}

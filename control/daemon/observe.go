@@ -270,10 +270,10 @@ func (o *observers) listen() {
 	for _, l := range m.Lists {
 		lists = append(lists, l.Name)
 	}
-	pattern := o.active.prepared.Stages.Patterns.Names(o.active.engine.Kernel())
+	patterns := o.active.prepared.Stages.Patterns.Names(o.active.engine.Kernel())
 	var all []events.Interface
 	for _, a := range o.active.attach.Filtered() {
-		all = append(all, events.Interface{Target: a.Target(), Stats: a.Stats(), Lists: lists, Pattern: pattern, Policy: m.Policy()})
+		all = append(all, events.Interface{Target: a.Target(), Stats: a.Stats(), Lists: lists, Patterns: patterns, Policy: m.Policy()})
 	}
 	o.hub.Follow(all)
 }

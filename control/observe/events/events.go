@@ -84,14 +84,16 @@ func ParseReason(name string) (Reason, error) {
 	return 0, fmt.Errorf("unknown reason %q: want %s", name, strings.Join(names, ", "))
 }
 
+// Patterns names patterns by their numbers, "" where it is not known. It is safe for concurrent use.
+type Patterns interface{ Name(number int) string }
+
 // Interface is an interface on which programs report packets.
 type Interface struct {
 	netif.Target
-	Stats *loader.Stats
-	Lists []string // their names, from list 1
-	// Pattern returns the pattern of a number. nil: there are none.
-	Pattern func(number int) string
-	Policy  *verdict.Policy // decides whether a packet was dropped
+	Stats    *loader.Stats
+	Lists    []string        // their names, from list 1
+	Patterns Patterns        // nil: there are none
+	Policy   *verdict.Policy // decides whether a packet was dropped
 }
 
 // Event converts a program's event for subscribers. boot is the zero of the
@@ -108,8 +110,8 @@ func (i *Interface) Event(of *loader.Event, boot time.Time) Event {
 	}
 	switch n := int(p.List); {
 	case e.Reason == verdict.Pattern:
-		if i.Pattern != nil {
-			e.Pattern = i.Pattern(n)
+		if i.Patterns != nil {
+			e.Pattern = i.Patterns.Name(n)
 		}
 	case n > 0 && n <= len(i.Lists):
 		e.List = i.Lists[n-1]

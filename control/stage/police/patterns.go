@@ -96,12 +96,11 @@ type Patterns struct {
 
 // placed are the patterns in a generation.
 type placed struct {
-	of   *loader.Generation
-	rows []bpf.WeirPattern
-	cpus []bpf.WeirPatternCpu
-	in   [flood.MaxPatterns]*Pattern // by row; nil: it is free
-
-	names atomic.Pointer[[flood.MaxPatterns]string] // by row, the last that each had
+	of    *loader.Generation
+	rows  []bpf.WeirPattern
+	cpus  []bpf.WeirPatternCpu
+	in    [flood.MaxPatterns]*Pattern // by row; nil: it is free
+	names Names
 }
 
 // NewPatterns returns the share for patterns, flood.MaxPatterns at most; nil for none.
@@ -212,11 +211,11 @@ func (p *placed) follow(patterns []Pattern) {
 // name makes a pattern's name known for a row. Events of the former one may still be read.
 func (p *placed) name(at int, of *Pattern) {
 	var names [flood.MaxPatterns]string
-	if all := p.names.Load(); all != nil {
+	if all := p.names.all.Load(); all != nil {
 		names = *all
 	}
 	names[at] = of.Rule.String()
-	p.names.Store(&names)
+	p.names.all.Store(&names)
 }
 
 // find returns the row of a pattern, -1 where there is none.
@@ -318,19 +317,26 @@ func (p *Patterns) Counts(g *loader.Generation, of Pattern) (n PatternCounts, ok
 	return n, true
 }
 
-// Names returns a function that names the patterns of a generation by their numbers in events. It may
-// be called concurrently with all else.
-func (p *Patterns) Names(g *loader.Generation) func(number int) string {
-	in := p.at(g)
-	if in == nil {
-		return nil
+// Names are the patterns of a generation by their numbers in events, the last that each had. They are
+// safe for concurrent use.
+type Names struct {
+	all atomic.Pointer[[flood.MaxPatterns]string]
+}
+
+// Name returns the pattern of a number, "" where there is none.
+func (n *Names) Name(number int) string {
+	if all := n.all.Load(); all != nil && number > 0 && number <= len(all) {
+		return all[number-1]
 	}
-	return func(number int) string {
-		if names := in.names.Load(); number > 0 && number <= len(names) {
-			return names[number-1]
-		}
-		return ""
+	return ""
+}
+
+// Names returns the names of the patterns of a generation.
+func (p *Patterns) Names(g *loader.Generation) *Names {
+	if in := p.at(g); in != nil {
+		return &in.names
 	}
+	return new(Names)
 }
 
 // Matching are patterns in force that may match packets.
