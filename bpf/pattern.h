@@ -4,7 +4,7 @@
  * of lists do not have. There are few, tried in order; each ends by itself. One on trial only
  * counts. The twin is Patterns in filter/flood.
  *
- * A packet is read whole only where its addresses, protocol and ports are those of a pattern.
+ * A packet is read whole only where a pattern has its addresses, protocol and ports.
  */
 #ifndef WEIR_PATTERN_H
 #define WEIR_PATTERN_H

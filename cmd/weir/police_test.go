@@ -88,13 +88,13 @@ func TestLimitPattern(t *testing.T) {
 	until := time.Now().Add(time.Hour)
 	for want, o := range map[string]api.PoliceOverride{
 		": not counted yet\n": {},
-		": 8 packets matched, 2 of them in conversations of this host\n":        {Hits: &api.PatternPackets{Packets: 8, Conversing: 2}},
-		": 8 packets matched; whether in conversations is not known\n":          {Hits: &api.PatternPackets{Packets: 8, Unknown: 8}},
-		", 1 packet matched, 0 of them in conversations": {Hits: &api.PatternPackets{Packets: 1}, Trial: &until},
+		": 8 packets matched, 2 of them in conversations of this host\n": {Hits: &api.PatternPackets{Packets: 8, Conversing: 2}},
+		": 8 packets matched; whether in conversations is not known\n":   {Hits: &api.PatternPackets{Packets: 8, Unknown: 8}},
+		", 1 packet matched, 0 of them in conversations":                 {Hits: &api.PatternPackets{Packets: 1}, Trial: &until},
 	} {
 		o.Pattern, o.Rate = pattern, "0pps"
 		d.status.Policed = []api.PoliceOverride{o}
-		if code, out, _ = weir(t, "", "limit", "--socket", socket); code != exitOK || !strings.Contains(out, pattern+want) {
+		if code, out, _ = weir(t, "", "limit", "--socket", socket); code != exitOK || !strings.Contains(out, pattern+": ") || !strings.Contains(out, want) {
 			t.Errorf("exit code %d\n%s, want %s", code, out, want)
 		}
 		begins := "DROPPED: " + pattern

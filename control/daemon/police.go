@@ -293,7 +293,7 @@ func (p *policing) may(c api.PoliceChange, o *api.PoliceOverride) error {
 }
 
 // mayPattern returns why a pattern must not be limited to a rate: what is dropped must be narrow, end by
-// itself, and be nobody's who must not be cut off.
+// itself, and cut off no one who must not be.
 func (p *policing) mayPattern(c api.PoliceChange, o api.PoliceOverride, rate quantity.Rate) error {
 	pattern, err := patternOf(o)
 	if err == nil {

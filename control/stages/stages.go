@@ -249,7 +249,7 @@ type Limits struct {
 	Patterns   []Pattern
 }
 
-// Source is a limit of a source, or of a network of them, and Pattern one of what a pattern matches.
+// Source is a limit of a source, or of a network of them, and Pattern one of the packets that a pattern matches.
 type (
 	Source  = police.Source
 	Pattern = police.Pattern

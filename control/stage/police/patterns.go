@@ -339,7 +339,7 @@ func (p *Patterns) Names(g *loader.Generation) *Names {
 	return new(Names)
 }
 
-// Matching are patterns in force that may match packets.
+// Matching returns the patterns that have not ended and may match packets.
 func (p *Patterns) Matching(may func(*Pattern) bool) (all []Pattern) {
 	if p == nil {
 		return nil
