@@ -81,7 +81,7 @@ func TestFloods(t *testing.T) {
 		t.Errorf("%+v", begun)
 	}
 	r := begun.Rules[0]
-	if r.Name != "NTP answers" || r.Packets.Hits != 0 || r.Packets.Of != 12*300 || r.Share < 0.89 || r.Share > 0.91 {
+	if r.Name != "NTP answers" || r.Packets.Hits != 0 || r.Packets.Of != flood.MinQuiet*300 || r.Share < 0.89 || r.Share > 0.91 {
 		t.Errorf("%+v", r)
 	}
 	if of := begun.Commands(); len(of) != 1 || of[0] != "weir limit --ttl 10m --trial 2s '"+r.Pattern+"' 0pps" || begun.Do() != "weir flood --apply all" {
@@ -111,6 +111,43 @@ func TestFloods(t *testing.T) {
 	}
 	if p := f.Present(); p.Now != nil || len(p.Past) != 1 || !p.Past[0].End.Equal(began.Add(7*time.Second)) || p.Past[0].Rules[0].Pattern != r.Pattern {
 		t.Errorf("%+v", p)
+	}
+}
+
+// A flood begins in seconds that are short or long, have little of it, or few records, and pauses: its
+// rule is found as soon as it is there again.
+func TestFloodsBegin(t *testing.T) {
+	type part struct {
+		long  time.Duration
+		n     int     // packets of the flood
+		times float64 // packets for each record
+	}
+	pause := part{time.Second, 0, 1}
+	for name, parts := range map[string][]part{
+		"little":                   {{time.Second, 20, 1}},
+		"one packet":               {{time.Second, 1, 1}},
+		"little, pause":            {{time.Second, 20, 1}, pause, pause, pause},
+		"a third of a second":      {{300 * time.Millisecond, 5, 1}, pause, {300 * time.Millisecond, 30, 1}},
+		"four seconds":             {{4 * time.Second, 200, 1}, pause, {4 * time.Second, 700, 1}},
+		"few records, then pauses": {{time.Second, 60, 10}, pause, {time.Second, 60, 10}, pause, pause},
+	} {
+		f, s := new(Floods), newScene()
+		s.quiet(t, f, 25)
+		for _, x := range append(parts, part{time.Second, 2700, 1}) {
+			second := s.second(x.n, s.answers)
+			if x.times > 1 { // of users, too
+				second.Records = second.Records[280:]
+			}
+			second.Packets = uint64(float64(len(second.Records)) * x.times)
+			second.End = second.Begin.Add(x.long)
+			s.now = second.End
+			if _, _, err := f.Second(second, noDrops); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if x := f.Present().Now; x == nil || x.Kind != api.FloodRuled || len(x.Rules) != 1 || x.Rules[0].Proposed || x.Rules[0].Packets.Hits != 0 {
+			t.Errorf("%s: %+v", name, x)
+		}
 	}
 }
 

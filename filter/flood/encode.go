@@ -72,6 +72,6 @@ func (d *Detector) UnmarshalBinary(b []byte) error {
 	if err := r.End(); err != nil {
 		return err
 	}
-	*d = Detector{quiet: quiet}
+	*d = Detector{quiet: quiet, wary: suspectWait}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 func TestEncoding(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 58))
 	d := quiet(r)
+	d.waiting = nil // is not encoded
 	b, err := d.AppendBinary([]byte("before"))
 	if err != nil {
 		t.Fatal(err)

@@ -24,7 +24,9 @@ const (
 	maxConversing     = 0.01  // of the packets that a rule matches
 	asUsers           = 0.5   // share of an excess in conversations from which on it is as users behave
 	firstSeconds      = 3     // of a flood, in which all that is above the usual is of it
-	burst             = 2     // seconds in a row that are suspect without a finding, and are learned afterwards
+	burst             = 2     // seconds in a row that are suspect without a finding, and may become usual
+	quietWait         = 10    // seconds for which a quiet one waits before it is usual
+	suspectWait       = 60    // or this long, where one was suspect in this time
 	collateralPenalty = 8
 )
 
@@ -143,14 +145,21 @@ func (r *Record) class() int {
 type second struct {
 	records []Record
 	rates   [2 + numClasses]float64 // packets, bits, classes
+	age     int                     // seconds for which it has waited
+	suspect bool
 }
 
 // Detector finds floods, second by second. It is not safe for concurrent use.
 type Detector struct {
-	quiet   []second // the baseline, the oldest first
-	pending []second // suspect, without a finding
-	rules   []Rule   // that are active
-	hit     []Rule   // destinations of the flood: rules of one condition
+	quiet []second // the baseline, the oldest first
+	// A flood may begin with little, and pause: what came before a suspect second may be of it. So
+	// seconds wait before they are of the baseline, and do not get there if rules match them that
+	// are found meanwhile.
+	waiting []second
+	wary    int    // seconds for which they wait longer
+	excess  int    // suspect seconds without rules, less the quiet ones after them; at most quietWait
+	rules   []Rule // that are active
+	hit     []Rule // destinations of the flood: rules of one condition
 	counts  map[netip.Addr]int
 	seconds int // that counts has
 	age     int // of the flood, since its first rule
@@ -159,11 +168,11 @@ type Detector struct {
 // Rules returns the rules found so far, in the order in which they were found.
 func (d *Detector) Rules() []Rule { return d.rules }
 
-// Quiet returns how many quiet seconds the baseline has, at most BaselineSeconds.
-func (d *Detector) Quiet() int { return len(d.quiet) }
+// Quiet returns how many quiet seconds are known, at most BaselineSeconds.
+func (d *Detector) Quiet() int { return len(d.recent()) }
 
 // Usual returns the mean rate of the quiet seconds and its standard deviation, in packets a second.
-func (d *Detector) Usual() (mean, deviation float64) { return d.usual(0) }
+func (d *Detector) Usual() (mean, deviation float64) { return rate(d.recent(), 0) }
 
 // base returns the records of the quiet seconds.
 func (d *Detector) base() (all []Record) {
@@ -173,18 +182,36 @@ func (d *Detector) base() (all []Record) {
 	return all
 }
 
-// usual returns the mean of a meter in the quiet seconds, of which there are some, and its deviation.
-func (d *Detector) usual(of int) (mean, deviation float64) {
-	square, n := 0.0, float64(max(1, len(d.quiet)))
-	for i := range d.quiet {
-		x := d.quiet[i].rates[of]
+// last returns the last seconds of lists that were as usual, the latest list first.
+func last(lists ...[]second) (all []*second) {
+	for _, seconds := range lists {
+		for i := len(seconds) - 1; i >= 0 && len(all) < BaselineSeconds; i-- {
+			if !seconds[i].suspect {
+				all = append(all, &seconds[i])
+			}
+		}
+	}
+	return all
+}
+
+// recent returns the last quiet seconds, those included that wait: rates follow slow changes at once.
+func (d *Detector) recent() []*second { return last(d.waiting, d.quiet) }
+
+// rate returns the mean of a meter in seconds, of which there are some, and its deviation.
+func rate(seconds []*second, of int) (mean, deviation float64) {
+	square, n := 0.0, float64(max(1, len(seconds)))
+	for _, s := range seconds {
+		x := s.rates[of]
 		mean, square = mean+x/n, square+x*x/n
 	}
 	return mean, math.Sqrt(max(0, square-mean*mean))
 }
 
 // Forget ends the flood: its rules no longer count as active.
-func (d *Detector) Forget() { d.rules, d.hit, d.counts, d.seconds, d.age = nil, nil, nil, 0, 0 }
+func (d *Detector) Forget() {
+	d.rules, d.hit, d.counts, d.seconds, d.age = nil, nil, nil, 0, 0
+	d.wary = suspectWait
+}
 
 // Second takes up a second: a sample of its packets with equal chances, and how many there were. It
 // returns what was found in a second that is suspect, and nil for one that is as usual. What packets
@@ -194,26 +221,28 @@ func (d *Detector) Second(sample []Record, packets uint64) *Finding {
 		d.age++
 	}
 	s := d.residual(sample, packets)
+	d.wait()
 	of, usual, suspect := d.suspect(&s)
 	if !suspect {
-		for _, p := range d.pending {
-			d.learn(p)
-		}
-		d.pending = nil
-		if len(d.rules) == 0 { // never from a flood
+		if len(d.rules) == 0 && d.excess <= burst { // never from a flood
 			d.learn(s)
 		}
+		d.excess = max(0, d.excess-1)
 		return nil
 	}
+	d.wary = suspectWait
 	f := d.search(&s, of, usual)
-	if len(f.Rules) > 0 {
-		d.pending = nil
+	if len(f.Rules)+len(d.rules) == 0 && len(d.quiet) <= MinQuiet { // these have not waited
+		f = d.searchEarly(&s, of, usual, f)
+	}
+	if d.waiting = takeBack(d.waiting, f.Rules); len(f.Rules) > 0 || len(d.rules) > 0 {
 		return f
 	}
-	if len(d.rules) == 0 && len(d.pending) < burst {
-		d.pending = append(d.pending, thin(s))
+	if d.excess = min(d.excess+1, quietWait); d.excess > burst { // it lasts
+		d.waiting = slices.DeleteFunc(d.waiting, func(s second) bool { return s.age <= quietWait })
 	} else {
-		d.pending = nil
+		s.suspect = true
+		d.learn(s)
 	}
 	return f
 }
@@ -258,32 +287,96 @@ func pick(records []Record, n int) []Record {
 	return picked
 }
 
+// learn makes a second wait until it is usual. The first ones are usual at once.
 func (d *Detector) learn(s second) {
-	if len(d.quiet) == BaselineSeconds {
-		d.quiet = slices.Delete(d.quiet, 0, 1)
+	s = thin(s)
+	if len(d.quiet) < MinQuiet && !s.suspect {
+		d.quiet = append(d.quiet, s)
+	} else {
+		d.waiting = append(d.waiting, s)
 	}
-	d.quiet = append(d.quiet, thin(s))
 }
 
-// suspect returns the first meter that is far above its usual rate, and that rate.
-func (d *Detector) suspect(s *second) (of int, usual float64, ok bool) {
+// wait lets a second pass. The seconds that have waited long enough become usual.
+func (d *Detector) wait() {
+	long := quietWait
+	if d.wary > 0 {
+		d.wary--
+		long = suspectWait
+	}
+	n := 0
+	for i := range d.waiting {
+		s := &d.waiting[i]
+		if s.age++; s.age >= long {
+			n++
+		}
+	}
+	for _, s := range d.waiting[:n] {
+		s.suspect = false
+		d.quiet = append(d.quiet, s)
+	}
+	d.waiting = slices.Delete(d.waiting, 0, n)
+	d.quiet = slices.Delete(d.quiet, 0, max(0, len(d.quiet)-BaselineSeconds))
+}
+
+// searchEarly searches with the first half of a short baseline, and forgets of the other half what
+// rules match that it finds. Without any, it returns what was found before.
+func (d *Detector) searchEarly(s *second, of int, usual float64, before *Finding) *Finding {
+	all, half := d.quiet, max(3, len(d.quiet)/2)
+	d.quiet = all[:half:half]
+	counts, seconds := d.counts, d.seconds
+	d.counts, d.seconds = nil, 0 // the second is counted once
+	f := d.search(s, of, usual)
+	d.counts, d.seconds = counts, seconds
+	if len(f.Rules) == 0 {
+		d.quiet = all
+		return before
+	}
+	d.quiet = append(d.quiet, takeBack(all[half:], f.Rules)...)
+	return f
+}
+
+// takeBack returns the seconds of which rules match no more than they may.
+func takeBack(seconds []second, rules []Found) []second {
+	return slices.DeleteFunc(seconds, func(s second) bool {
+		for i := range rules {
+			packets, conversations := collateral([]Rule{rules[i].Rule}, s.records)
+			if max(packets.Estimate, conversations.Estimate) > MaxCollateral {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// suspect returns the first meter that is far above its usual rate, and that rate. It is above that of
+// the last seconds, and of the baseline, in which there may be bursts.
+func (d *Detector) suspect(s *second) (of int, rate float64, ok bool) {
 	if len(d.quiet) < 3 {
 		return 0, 0, false
 	}
-	for of, rate := range s.rates {
-		mean, deviation := d.usual(of)
-		least, factor := float64(minRate), minExcess
-		if of == 1 {
-			least = minBits
-		}
-		if of > 0 {
-			factor = 1 // what is rarer varies more
-		}
-		if rate-mean > max(least, factor*mean, 4*deviation) {
-			return of, mean, true
+	recent, quiet := d.recent(), last(d.quiet)
+	for of := range s.rates {
+		if mean, ok := above(recent, s, of); ok {
+			if _, ok := above(quiet, s, of); ok {
+				return of, mean, true
+			}
 		}
 	}
 	return 0, 0, false
+}
+
+// above reports whether a meter of a second is far above that of others, and their mean.
+func above(others []*second, s *second, of int) (mean float64, is bool) {
+	mean, deviation := rate(others, of)
+	least, factor := float64(minRate), minExcess
+	if of == 1 {
+		least = minBits
+	}
+	if of > 0 {
+		factor = 1 // what is rarer varies more
+	}
+	return mean, s.rates[of]-mean > max(least, factor*mean, 4*deviation)
 }
 
 // only returns the records that count for a meter: those of a class, or of all as many as they have
