@@ -193,16 +193,39 @@ static __always_inline int has_fields(const struct pattern *a, const struct patt
 	return !out;
 }
 
-/*
- * Returns REASON_PATTERN if a pattern drops this CPU's packet, otherwise REASON_CLEAN. A global
- * function, like those in lists.h.
- */
-__noinline int match_patterns(struct context *ctx)
+/* Whether this CPU's packet has the addresses, protocol and ports of a pattern. A global function. */
+__noinline int has_shape(void)
 {
-	__u32 first = 0, rows, known = 0;
+	__u32 first = 0, rows;
+	struct pattern *a = bpf_map_lookup_elem(&patterns, &first);
+	struct cpu_row *row = this_row();
+
+	if (!row || !a) /* impossible */
+		return 0;
+	rows = a->rows;
+	for (__u32 i = 0; i < MAX_PATTERNS && i < rows; i++) {
+		__u32 key = i;
+
+		a = bpf_map_lookup_elem(&patterns, &key);
+		if (!a) /* impossible */
+			return 0;
+		if (is_of_shape(a, &row->packet))
+			return 1;
+	}
+	return 0;
+}
+
+/*
+ * Returns REASON_PATTERN if a pattern drops this CPU's packet, whose fields were read, otherwise
+ * REASON_CLEAN. A global function.
+ */
+__noinline int try_patterns(void)
+{
+	__u32 first = 0, rows;
 	struct pattern_cpu *mine = patterns_here();
 	struct pattern *a = bpf_map_lookup_elem(&patterns, &first);
 	struct cpu_row *row = this_row();
+	__u64 now = bpf_ktime_get_ns();
 	struct packet *p;
 
 	if (!row || !mine || !a) /* impossible */
@@ -212,18 +235,11 @@ __noinline int match_patterns(struct context *ctx)
 	for (__u32 i = 0; i < MAX_PATTERNS && i < rows; i++) {
 		struct pattern_counters *counters = &mine->of[i];
 		__u32 key = i;
-		__u64 now;
 
 		a = bpf_map_lookup_elem(&patterns, &key);
 		if (!a) /* impossible */
 			return REASON_CLEAN;
-		if (!is_of_shape(a, p))
-			continue;
-		if (!known)
-			read_fields(ctx);
-		known = 1;
-		now = bpf_ktime_get_ns();
-		if (!has_fields(a, mine) || now >= a->rate.until)
+		if (!is_of_shape(a, p) || !has_fields(a, mine) || now >= a->rate.until)
 			continue;
 		count(&counters->matched, p->len);
 		counters->conversing += mine->record.conversing == CONVERSANT;
@@ -236,6 +252,18 @@ __noinline int match_patterns(struct context *ctx)
 		return REASON_PATTERN;
 	}
 	return REASON_CLEAN;
+}
+
+/*
+ * Returns REASON_PATTERN if a pattern drops this CPU's packet, otherwise REASON_CLEAN. The functions
+ * are called one after the other: within each other, they would need more stack than there is.
+ */
+static __always_inline int match_patterns(struct context *ctx)
+{
+	if (!has_shape())
+		return REASON_CLEAN;
+	read_fields(ctx);
+	return try_patterns();
 }
 
 #endif
