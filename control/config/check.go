@@ -113,6 +113,16 @@ func (c *Config) check() quantity.FieldErrors {
 	}
 	errs.Add("api", c.API.check().Err())
 	errs.Add("console", c.Console.check(c.API.Socket).Err())
+	quantity.Between(&errs, "flood.ttl", c.Flood.TTL, quantity.Duration(10*time.Second), quantity.Duration(24*time.Hour))
+	quantity.Between(&errs, "flood.trial", c.Flood.Trial, quantity.Duration(time.Second), quantity.Duration(time.Minute))
+	switch auto := c.Flood.Apply == FloodAuto; {
+	case auto && !c.Collateral.On():
+		errs.Failf("flood.apply", "auto takes collateral: without it, weir does not know whom a pattern cuts off")
+	case auto && !bool(c.Samples):
+		errs.Failf("flood.apply", "auto takes samples: without them, no flood is seen")
+	case c.Flood.Trial >= c.Flood.TTL:
+		errs.Failf("flood.trial", "%v is not shorter than ttl, %v", c.Flood.Trial, c.Flood.TTL)
+	}
 	quantity.Between(&errs, "learning.half_life", c.Learning.HalfLife, quantity.Duration(time.Second), quantity.Duration(24*time.Hour))
 	c.TrackerSections.Check(&errs)
 	if len(c.Notify.Targets) > maxTargets {

@@ -12,6 +12,7 @@ import (
 	_ "embed"
 	"fmt"
 	"slices"
+	"time"
 
 	"weir/control/engine"
 	"weir/control/export"
@@ -100,6 +101,9 @@ type Config struct {
 	Learning Learning `yaml:"learning"`
 
 	stages.TrackerSections `yaml:",inline"`
+
+	// What is done about floods that samples of packets show.
+	Flood Flood `yaml:"flood"`
 
 	// Databases of autonomous systems and countries in MaxMind's format (.mmdb), for
 	// weir drops. They are read again when they change.
@@ -250,6 +254,19 @@ type Learning struct {
 	Elements quantity.Count `yaml:"elements" min:"0" max:"1048576"`
 }
 
+// Flood says what is done about floods.
+type Flood struct {
+	// ask: nothing, and weir flood --apply does it. auto: what is sure is dropped at once, by
+	// patterns, on trial first; that takes collateral.
+	Apply FloodApply `yaml:"apply"`
+
+	// The time after which a pattern ends by itself, if the flood has not gone on.
+	TTL quantity.Duration `yaml:"ttl"`
+
+	// The time for which a pattern only counts what it would drop.
+	Trial quantity.Duration `yaml:"trial"`
+}
+
 // Notify says who is notified of which events.
 type Notify struct {
 	// The receivers, by name: letters, digits, "_", "-" and dots. Each has a url, a
@@ -357,6 +374,7 @@ func (c *Config) SetDefaults() {
 	c.Pins = loader.DefaultPins
 	c.API.Socket = "/run/weir/weir.sock"
 	c.Log.Format = LogText
+	c.Flood = Flood{FloodAsk, quantity.Duration(10 * time.Minute), quantity.Duration(2 * time.Second)}
 	c.Learning = Learning{HalfLife: quantity.Duration(learn.DefaultHalfLife), Elements: learn.DefaultElements}
 }
 

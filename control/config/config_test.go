@@ -485,6 +485,11 @@ func TestErrors(t *testing.T) {
 		{eth0 + "learning: {elements: 2000000, half_life: 10}", []string{
 			`2:22: learning.elements: 2M is not between 0 and 1048576`, `2:42: learning.half_life: invalid duration "10": want a number and its unit, as in 90s, 10m, 36h or 1d12h: did you mean 10s?`}, false},
 		{eth0 + "learning: {half_life: 0.5ms}", []string{`2:23: learning.half_life: 500µs is not between 1s and 1d`}, true},
+		{eth0 + "flood: {apply: always}", []string{`2:16: flood.apply: unknown apply "always": want ask or auto`}, false},
+		{eth0 + "flood: {apply: auto}", []string{`2:16: flood.apply: auto takes collateral: without it, weir does not know whom a pattern cuts off`}, true},
+		{eth0 + "collateral: 2048\nsamples: false\nflood: {apply: auto}", []string{`4:16: flood.apply: auto takes samples: without them, no flood is seen`}, true},
+		{eth0 + "flood: {ttl: 10s, trial: 20s}", []string{`2:26: flood.trial: 20s is not shorter than ttl, 10s`}, true},
+		{eth0 + "flood: {ttl: 2d}", []string{`2:14: flood.ttl: 2d is not between 10s and 1d`}, true},
 		{eth0 + "learning: {half_life: 0s}", []string{`2:23: learning.half_life: 0s is not between 1s and 1d`}, true},
 		{eth0 + "max_coverage: 120%", []string{`2:15: max_coverage: invalid share "120%": want 0% to 100%, as in 5% or 0.05`}, true},
 		{eth0 + "max_coverage: -1", []string{`2:15: max_coverage: invalid share "-1": want 0% to 100%, as in 5% or 0.05`}, false},

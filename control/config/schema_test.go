@@ -237,6 +237,7 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[First]():                  enum("waves", "at_once"),
 		reflect.TypeFor[Hook]():                   enum("xdp", "tc"),
 		reflect.TypeFor[Attach]():                 enum("link", "dispatcher"),
+		reflect.TypeFor[FloodApply]():             enum("ask", "auto"),
 		reflect.TypeFor[LogFormat]():              enum("text", "json"),
 		reflect.TypeFor[TLSFirst]():               enum("accept", "require"),
 		reflect.TypeFor[LogLevel]():               enum("debug", "info", "warn", "error"),

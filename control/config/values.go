@@ -133,6 +133,20 @@ func (f *LogFormat) UnmarshalText(text []byte) error {
 	return oneOf(f, "format", text, LogText, LogJSON)
 }
 
+// FloodApply says who decides that a flood is dropped.
+type FloodApply string
+
+// The deciders.
+const (
+	FloodAsk  FloodApply = "ask"
+	FloodAuto FloodApply = "auto"
+)
+
+// UnmarshalText sets the decider by its name.
+func (f *FloodApply) UnmarshalText(text []byte) error {
+	return oneOf(f, "apply", text, FloodAsk, FloodAuto)
+}
+
 // TLSFirst says whether nodes begin with TLS, before the server says anything.
 type TLSFirst string
 

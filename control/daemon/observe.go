@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"weir/control/api"
 	"weir/control/api/server"
 	"weir/control/attach"
+	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/notify"
 	"weir/control/observe"
@@ -22,6 +24,7 @@ import (
 	"weir/control/stage/sampler"
 	"weir/control/stage/tracker"
 	"weir/control/stages"
+	"weir/filter/flood"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/verdict"
@@ -46,6 +49,8 @@ type observers struct {
 	collateral *observe.Conversations // safe for concurrent use
 	sampled    observe.Sampled        // safe for concurrent use, but for turns
 	floods     observe.Floods         // safe for concurrent use
+	policing   *policing
+	applied    map[string]time.Time // when patterns of floods were applied
 
 	seed hash.Seed // of secrets whose memory outlives an engine
 
@@ -203,8 +208,44 @@ func (o *observers) lookAt(second *observe.Second) {
 		}
 		o.log.Log(context.Background(), level, text, "packets", math.Round(begun.Rate), "usual", math.Round(begun.Usual), "is", strings.Join(begun.Is(), "; "), "do", begun.Do())
 	}
+	if now := o.floods.Present().Now; now != nil {
+		o.applyRules(now)
+	}
 	if ended != nil {
 		o.log.Info("as much arrives as usual again", "began", ended.Begin.Format(time.RFC3339), "is", strings.Join(ended.Is(), "; "))
+	}
+}
+
+// applyRules drops what the rules of a flood match that are sure, where the configuration says so: each
+// pattern once in its time, and flood.MaxRules together.
+func (o *observers) applyRules(now *api.Flood) {
+	var all []api.PoliceChange
+	err := o.readings.loop.Do(context.Background(), func() error {
+		how := o.active.prepared.Config.Flood
+		if how.Apply != config.FloodAuto {
+			return nil
+		}
+		maps.DeleteFunc(o.applied, func(_ string, at time.Time) bool { return time.Since(at) > time.Duration(how.TTL) })
+		for i := range now.Rules {
+			r := &now.Rules[i]
+			if _, done := o.applied[r.Pattern]; done || r.Proposed || len(r.Addresses) > 0 || len(o.applied) >= flood.MaxRules {
+				continue
+			}
+			o.applied[r.Pattern] = time.Now()
+			all = append(all, api.PoliceChange{
+				Pattern: r.Pattern, Rate: "0pps", For: time.Duration(how.TTL).Seconds(), Trial: time.Duration(how.Trial).Seconds(),
+				Reason: "flood.apply: auto", UID: api.NoUID, Client: "flood",
+			})
+		}
+		return nil
+	})
+	if err != nil { // the daemon ends
+		return
+	}
+	for _, c := range all {
+		if _, err := o.policing.SetPolice(context.Background(), c); err != nil {
+			o.log.Error("a flood is not dropped: "+err.Error(), "pattern", c.Pattern)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package daemon
 import (
 	"encoding/json"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -106,5 +107,52 @@ func TestFlood(t *testing.T) {
 	var past api.Floods
 	if err := json.Unmarshal([]byte(h.succeeds("", "flood", "--json")), &past); err != nil || len(past.Past) != 1 || !past.Past[0].Begin.Equal(since) {
 		t.Errorf("after a restart: %v, %+v", err, past)
+	}
+}
+
+// Where the configuration says so, what is sure is dropped at once, on trial first, and users pass.
+func TestFloodAuto(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.configure(h.B.Iface, "collateral: 2048\nflood: {apply: auto, ttl: 1h, trial: 1s}\nlists: {manual: {}}\n")
+	h.start(releases[0])
+	to := netip.MustParseAddr("203.0.113.1")
+	h.A.StartFlood(t, 0.05, func(src netip.Addr) []byte {
+		n := uint16(src.As4()[3])
+		frame := packet.Frame(key.Tuple{Src: src, Dst: to, Proto: 17, HasPorts: true, SrcPort: 40_000 + n, DstPort: 443})
+		return append(frame, make([]byte, 2*n)...)
+	})
+	wait.For(t, "a baseline", func() bool {
+		f, err := h.api.Floods(t.Context())
+		return err == nil && f.Quiet >= 12 && f.Now == nil
+	})
+	began := time.Now()
+	h.A.StartFlood(t, 1, func(src netip.Addr) []byte {
+		return append(packet.Frame(key.Tuple{Src: src, Dst: to, Proto: 17, HasPorts: true, SrcPort: 123, DstPort: 443}), make([]byte, 440)...)
+	})
+	wait.For(t, "that weir drops it", func() bool {
+		f, err := h.api.Floods(t.Context())
+		return err == nil && f.Now != nil && f.Now.Dropped == 1
+	})
+	t.Logf("known to be dropped %v after its first packet", time.Since(began).Round(time.Millisecond))
+	s, err := h.api.Status(t.Context())
+	if err != nil || len(s.Policed) != 1 || !s.Policed[0].Dropping() || s.Policed[0].Reason != "flood.apply: auto" || s.Policed[0].Hits.Conversing != 0 {
+		t.Errorf("%+v, %v", s.Policed, err)
+	}
+	wait.For(t, "a line in the audit", func() bool {
+		a, err := h.api.Audit(t.Context(), 20)
+		return err == nil && slices.ContainsFunc(a.Changes, func(r api.AuditRecord) bool { return r.Change == "limit" && r.Source == "flood" })
+	})
+	rx, users := h.B.Receiver(t), 0
+	for users < 200 {
+		frame, err := rx.Receive(wait.Patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p, _ := packet.Parse(frame); p.HasAddresses && p.SrcPort == 123 {
+			t.Fatal("a packet of the flood came through")
+		} else if p.HasAddresses && p.DstPort == 443 {
+			users++
+		}
 	}
 }
