@@ -42,6 +42,14 @@ func TestFlood(t *testing.T) {
 	if out := h.succeeds("", "flood"); !strings.HasPrefix(out, "no flood: ") {
 		t.Errorf("before the flood: %s", out)
 	}
+	answer := func(src netip.Addr) []byte {
+		return append(packet.Frame(key.Tuple{Src: src, Dst: to, Proto: 17, HasPorts: true, SrcPort: 123, DstPort: 443}), make([]byte, 440)...)
+	}
+	if err := h.A.Sender(t).Send(answer(netip.MustParseAddr("198.51.100.7"))); err != nil {
+		t.Fatal(err)
+	}
+	first := time.Now()
+	floods("a second with the flood's first packet, which is not usual", func(f *api.Floods) bool { return f.Time.After(first) })
 	began := time.Now()
 	// At the other end: nothing of the flood comes any more, and the users do.
 	var flooded, users, last atomic.Int64
@@ -65,9 +73,7 @@ func TestFlood(t *testing.T) {
 		}
 	}()
 	t.Cleanup(func() { <-ended })
-	flood := h.A.StartFlood(t, 1, func(src netip.Addr) []byte {
-		return append(packet.Frame(key.Tuple{Src: src, Dst: to, Proto: 17, HasPorts: true, SrcPort: 123, DstPort: 443}), make([]byte, 440)...)
-	})
+	flood := h.A.StartFlood(t, 1, answer)
 	f := floods("a flood", func(f *api.Floods) bool { return f.Now != nil && f.Now.Kind == api.FloodRuled })
 	t.Logf("named after %v: %v; %s", time.Since(began).Round(time.Millisecond), f.Now.Is(), f.Now.Do())
 	if f.Now.Destination != to.String() || f.Now.Dropped != 0 || f.Now.Begin.After(time.Now()) || f.Now.Begin.Before(began.Add(-2*time.Second)) {
