@@ -15,6 +15,7 @@ import (
 	"weir/control/stage/police"
 	"weir/control/stage/tracker"
 	"weir/filter/blocked"
+	"weir/filter/flood"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/sfb"
@@ -38,6 +39,8 @@ const (
 	weirLengths  = "weir-lengths" // prefixes of 17 lengths
 	weirFlow     = "weir-flow"    // a flow among the entries
 	weirVLAN     = "weir-vlan"    // packets with a VLAN tag
+	weirPattern  = "weir-pattern" // that no packet has the addresses of
+	weirFields   = "weir-fields"  // a pattern of the packets' protocol, so that all are read
 )
 
 // optional lists the contenders of options. The first is the base.
@@ -52,8 +55,8 @@ func optional() ([]kind, error) {
 		config: engine.Config{Parts: []engine.Part{&tracker.Part{In: []tracker.Counting{scans.Spec().Counting()}}}, Seed: hash.Seed{1}},
 		units:  int(scans.Threshold),
 	}
-	flood := guard
-	flood.forget = true
+	pairs := guard
+	pairs.forget = true
 	limits := &police.Limits{}
 	if limits.Limits, err = sfb.Plan(sfb.Fair, sfb.MaxPacketRate, true, 20*time.Millisecond, time.Minute); err != nil {
 		return nil, err
@@ -78,7 +81,7 @@ func optional() ([]kind, error) {
 		{name: weirTracker, make: newWeir(configuration{config: engine.Config{Parts: []engine.Part{sources}, Seed: hash.Seed{1}}})},
 		{name: weirUsual, make: newWeir(usual)},
 		{name: weirScans, make: newWeir(guard)},
-		{name: weirScansNew, make: newWeir(flood)},
+		{name: weirScansNew, make: newWeir(pairs)},
 		{name: weirDigest, make: newWeir(configuration{config: engine.Config{Parts: []engine.Part{&recorded}}})},
 		{name: weirGeneral, make: newWeir(configuration{config: engine.Config{NoLean: true}})},
 		{name: weirPolice, make: newWeir(policed)},
@@ -89,6 +92,8 @@ func optional() ([]kind, error) {
 		{name: weirLists200, make: newWeir(configuration{n: 200})},
 		{name: weirLengths, make: newWeir(configuration{beside: lengths()})},
 		{name: weirFlow, make: newWeir(configuration{beside: list.Entries{Flows: []key.Key{aFlow}}})},
+		{name: weirPattern, make: newWeir(configuration{config: engine.Config{Parts: []engine.Part{patterns("udp length 9000 dst 192.0.2.1", "tcp length 9000 dst 192.0.2.1")}}})},
+		{name: weirFields, make: newWeir(configuration{config: engine.Config{Parts: []engine.Part{patterns("udp length 9000", "tcp length 9000")}}})},
 		{name: weirVLAN, make: func(p place) contender {
 			p.wire.tag()
 			return newWeir(exact)(p)
@@ -99,6 +104,19 @@ func optional() ([]kind, error) {
 
 // twoTrackers are of sources and of destinations.
 var twoTrackers = &tracker.Part{In: []tracker.Counting{sources.In[0], tracker.DefaultSpec("dst").Counting()}}
+
+// patterns returns patterns that drop no packet.
+func patterns(texts ...string) engine.Part {
+	var all []police.Pattern
+	for _, text := range texts {
+		u, err := flood.ParseRule(text)
+		if err != nil {
+			panic(err) // it is a constant
+		}
+		all = append(all, police.Pattern{Rule: u})
+	}
+	return police.NewPatterns(all)
+}
 
 // aFlow is a flow that no packet has.
 var aFlow = key.Tuple{
