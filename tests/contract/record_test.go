@@ -34,6 +34,7 @@ import (
 	"weir/control/stage/police"
 	"weir/control/stage/tracker"
 	"weir/filter/conntrack"
+	"weir/filter/flood"
 	"weir/filter/icarus"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -59,12 +60,13 @@ const configurationsVariable = "WEIR_CONFIGURATIONS"
 type stages struct {
 	polices, punishes, looks, loops, replies bool
 
-	limits *police.Sources // nil: none
+	limits   *police.Sources  // nil: none
+	patterns *police.Patterns // nil: none
 }
 
 func (s stages) String() string {
 	var all []string
-	for name, on := range map[string]bool{"policing": s.polices, "penalties": s.punishes, "first seen": s.looks, "loops": s.loops, "replies": s.replies, "limits": s.limits != nil} {
+	for name, on := range map[string]bool{"policing": s.polices, "penalties": s.punishes, "first seen": s.looks, "loops": s.loops, "replies": s.replies, "limits": s.limits != nil, "patterns": s.patterns != nil} {
 		if on {
 			all = append(all, name)
 		}
@@ -141,6 +143,10 @@ func (r random) records(t testing.TB, i int) (all []*records) {
 		s.limits = police.NewSources(r.limits(4))
 		c.Parts = append(c.Parts, s.limits)
 	}
+	if r.IntN(3) == 0 {
+		s.patterns = police.NewPatterns([]police.Pattern{r.pattern(r.packetOnLeanPath()), r.pattern(r.packetOnLeanPath())})
+		c.Parts = append(c.Parts, s.patterns)
+	}
 	if s.loops {
 		c.Parts = append(c.Parts, &loop.Part{Node: mustNode(t, 1, icarus.Geometry{Size: 128, K: 6, Confirm: 1}), Drop: r.IntN(2) == 0})
 	}
@@ -203,6 +209,7 @@ func (r random) records(t testing.TB, i int) (all []*records) {
 		n.truth = newByEntries(lists, &g.Policy, n.at.Iface, nil)
 		n.open, n.known = twin, fromOutside
 		n.iface = events.Interface{Target: at, Stats: n.Stats(), Lists: names, Policy: &g.Policy}
+		n.iface.Patterns = s.patterns.Names(g.Kernel())
 		n.Stats().Sample(everythingAndNew())
 		if entry == "TC, in" { // all programs of a direction count in the same memory, with the same penalties
 			n.drops, n.penalties, n.others = all[0].drops, all[0].penalties, all[0].Stats()
@@ -338,6 +345,11 @@ func (n *records) compare(frame []byte, o verdict.Outcome, e *loader.Event) erro
 		}
 	case verdict.Allowed:
 		may = where.matching(event.Tuple, func(l engine.List) bool { return l.Allow })
+	case verdict.Pattern:
+		fields, _ := flood.Of(frame, len(frame))
+		if u, err := flood.ParseRule(event.Pattern); err != nil || !u.Matches(&fields) || event.Pattern == "" {
+			return fmt.Errorf("%v: the event names %q, %v", o.Reason, event.Pattern, err)
+		}
 	}
 	if by := o.Reason == verdict.Blocked || o.Reason == verdict.WouldBlock; by && event.List != listed {
 		return fmt.Errorf("%v: list %q counts it, and the event names %q", o.Reason, listed, event.List)
@@ -405,6 +417,10 @@ func (n *records) judge(frame []byte, o verdict.Outcome) error {
 	penalties := slices.Concat(n.penalties, n.limits.Meeting(pkt.Tuple.Key()))
 	punished = punished || len(penalties) > len(n.penalties)
 	late := []verdict.Reason{verdict.Reply} // reasons of stages that lists do not know
+	fields, readable := flood.Of(frame, len(frame))
+	if !n.at.Out && len(n.patterns.Matching(func(p *police.Pattern) bool { return readable && p.Rule.Matches(&fields) })) > 0 {
+		punished, late = true, append(late, verdict.Pattern)
+	}
 	if punished {
 		late = append(late, verdict.Heavy, verdict.RateLimited)
 	}
