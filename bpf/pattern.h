@@ -71,9 +71,9 @@ _Static_assert(sizeof(struct pattern) == 256, "patterns do not share cache lines
 
 struct pattern_counters {
 	struct counter matched;
-	struct counter dropped;
-	__u64 conversing; /* packets of matched: see conversing() */
-	__u64 unknown;	  /* of which it is not known whether they do */
+	struct counter dropped; /* neither allowed nor in monitor mode, nor by a list */
+	__u64 conversing;	/* packets of matched: see conversing() */
+	__u64 unknown;		/* of which it is not known whether they do */
 };
 
 struct pattern_cpu {
@@ -100,12 +100,15 @@ static __always_inline struct pattern_cpu *patterns_here(void)
 	return bpf_map_lookup_elem(&pattern_cpus, &cpu);
 }
 
-/* The number of the pattern that drops this CPU's packet. */
-static __always_inline int matched_pattern(void)
+/* Counts this CPU's packet, which a pattern drops, and returns the pattern's number. */
+static __always_inline int count_pattern(__u32 len)
 {
 	struct pattern_cpu *mine = patterns_here();
 
-	return mine ? mine->last : -1;
+	if (!mine) /* impossible */
+		return -1;
+	count(&mine->of[(mine->last - 1) % MAX_PATTERNS].dropped, len);
+	return mine->last;
 }
 
 /* Reads the fields of this CPU's packet. A global function, like those in lists.h. */
@@ -247,7 +250,6 @@ __noinline int try_patterns(void)
 		if (a->state != PATTERN_ENFORCED ||
 		    meter(&a->rate, a->by_bytes ? p->len : 1, now) == REASON_CLEAN)
 			continue;
-		count(&counters->dropped, p->len);
 		mine->last = i + 1;
 		return REASON_PATTERN;
 	}

@@ -224,7 +224,7 @@ static __always_inline enum reason judge(struct context *ctx, struct cpu_row *ro
 	}
 	if (p->punished) {
 		if (patterning && !monitor && p->punished == REASON_PATTERN)
-			p->list = matched_pattern();
+			p->list = count_pattern(p->len);
 		return monitor ? REASON_WOULD_BLOCK : p->punished;
 	}
 	return p->reason;

@@ -126,8 +126,8 @@ __noinline int fragment_v6(struct context *ctx, __u32 at, __u32 frame)
 
 /*
  * Whether this CPU's packet belongs to a conversation of this host. Of TCP it is known where
- * conversations are recorded; of UDP where it may answer a program that asks, since what a
- * server answers is not remembered.
+ * conversations are recorded, and their beginning was seen; of UDP where it may answer a program
+ * that asks, since what a server answers does not show that anybody has asked.
  */
 __noinline int conversing(struct context *ctx)
 {
@@ -135,6 +135,7 @@ __noinline int conversing(struct context *ctx)
 	__u64 now = bpf_ktime_get_ns();
 	struct connection_state *s;
 	struct segment g = {};
+	int seen; /* the beginning of the conversation, by TCP */
 	struct connection k;
 
 	if (!collateral || !row || !may_have_connection(&row->packet))
@@ -143,15 +144,22 @@ __noinline int conversing(struct context *ctx)
 	if (row->packet.proto == IPPROTO_UDP) {
 		if ((bpf_ntohl(row->packet.ports) & 0xffff) < replies.ephemeral)
 			return CONVERSING_UNKNOWN;
-		return unexpired(find_state(&k), now) ? CONVERSANT : STRANGER;
+		if (unexpired(bpf_map_lookup_elem(&connections, &k), now))
+			return CONVERSANT;
+		return unexpired(find_state(&k), now) ? CONVERSING_UNKNOWN : STRANGER;
 	}
 	if (!read_segment(ctx, &row->packet, &g))
 		return CONVERSING_UNKNOWN;
+	/* Without a state, it may have begun before the programs, or be forwarded. */
+	seen = g.flags & TCP_SYN && !(g.flags & TCP_ACK);
 	s = unexpired(bpf_map_lookup_elem(&connections, &k), now);
 	if (s && is_answered(s, &g, 1))
 		return CONVERSANT;
+	seen |= !!s;
 	s = unexpired(bpf_map_lookup_elem(&accepted, &k), now);
-	return s && is_answered(s, &g, 0) ? CONVERSANT : STRANGER;
+	if (s && is_answered(s, &g, 0))
+		return CONVERSANT;
+	return s || seen ? STRANGER : CONVERSING_UNKNOWN;
 }
 
 /* Reads the header of IP at the cursor. */

@@ -22,6 +22,7 @@ import (
 func newFlood() *cobra.Command {
 	var past, propose bool
 	var apply string
+	var force bool
 	during, trial := api.FloodTTL, api.FloodTrial
 	c := &cobra.Command{
 		Use:   "flood",
@@ -51,9 +52,13 @@ of --trial, and ends if it matches conversations of this host.`,
 	f.StringVar(&apply, "apply", "", "drop what `rules` match, as in 1,2, or all that are sure")
 	durationFlag(f, &during, "ttl", api.FloodTTL, "`time` after which --apply ends by itself")
 	durationFlag(f, &trial, "trial", api.FloodTrial, "`time` for which --apply only counts at first; 0: none")
+	f.BoolVar(&force, "force", false, "do it even if that covers your SSH session, or the gateway")
 	c.MarkFlagsMutuallyExclusive("history", "propose", "apply")
 	return question[*api.Floods]{
 		ask: func(c *cobra.Command, of *client.Client, _ []string) (*api.Floods, error) {
+			if apply == "" && (c.Flags().Changed("ttl") || c.Flags().Changed("trial") || force) {
+				return nil, usageError{errors.New("--ttl, --trial and --force go with --apply")}
+			}
 			floods, err := of.Floods(c.Context())
 			if err != nil || apply == "" {
 				return floods, err
@@ -62,10 +67,11 @@ of --trial, and ends if it matches conversations of this host.`,
 			if err != nil {
 				return nil, err
 			}
-			for _, r := range rules {
-				if err := applyRule(c, of, r, during, trial); err != nil {
-					return nil, err
-				}
+			for _, r := range rules { // one that is refused does not keep others
+				err = errors.Join(err, applyRule(c, of, r, during, trial, force))
+			}
+			if err != nil {
+				return nil, err
 			}
 			return of.Floods(c.Context())
 		},
@@ -116,17 +122,17 @@ func chosenRules(f *api.Floods, text string) (all []*api.FloodRule, err error) {
 }
 
 // applyRule drops what a rule matches, and says so on standard error: standard output has the flood.
-func applyRule(c *cobra.Command, of *client.Client, r *api.FloodRule, during, trial time.Duration) error {
+func applyRule(c *cobra.Command, of *client.Client, r *api.FloodRule, during, trial time.Duration, force bool) error {
 	ssh := ruleset.SSHConnection()
 	if len(r.Addresses) > 0 {
-		changed, err := of.Change(c.Context(), api.Change{Action: api.Block, Entries: r.Addresses, TTL: during.Seconds(), Reason: floodReason, SSH: ssh})
+		changed, err := of.Change(c.Context(), api.Change{Action: api.Block, Entries: r.Addresses, TTL: during.Seconds(), Reason: floodReason, SSH: ssh, Force: force})
 		if err == nil {
 			fmt.Fprintf(c.ErrOrStderr(), "blocked for %v: %s\n", quantity.Duration(during), plural(changed.Added+changed.Unchanged, "address", "addresses"))
 		}
 		return err
 	}
 	p, err := of.SetPolice(c.Context(), api.PoliceChange{
-		Pattern: r.Pattern, Rate: "0pps", For: during.Seconds(), Trial: trial.Seconds(), Reason: floodReason, SSH: ssh,
+		Pattern: r.Pattern, Rate: "0pps", For: during.Seconds(), Trial: trial.Seconds(), Reason: floodReason, SSH: ssh, Force: force,
 	})
 	if err != nil {
 		return fmt.Errorf("%s: %w", r.Pattern, err)

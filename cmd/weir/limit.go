@@ -87,6 +87,9 @@ Without arguments it shows all limits, and how many packets they have dropped.`,
 				all := slices.DeleteFunc(s.Policed, func(o api.PoliceOverride) bool { return o.Interface != "" })
 				return limits{append([]api.PoliceOverride{}, all...)}, nil
 			}
+			if trial != 0 && (change.Off || isSource(args[0])) {
+				return nil, usageError{errors.New("--trial goes with a pattern and a rate")}
+			}
 			if change.Trial = trial.Seconds(); isSource(args[0]) {
 				change.Source = args[0]
 			} else {

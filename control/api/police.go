@@ -117,15 +117,6 @@ type PatternPackets struct {
 	Unknown    uint64 `json:"unknown"`    // of which that is not known
 }
 
-// Share returns the share of the packets in conversations of this host, of those of which it is known
-// whether they are.
-func (p *PatternPackets) Share() float64 {
-	if p == nil || p.Packets <= p.Unknown {
-		return 0
-	}
-	return float64(p.Conversing) / float64(p.Packets-p.Unknown)
-}
-
 // Dropping reports whether no packet of the pattern passes.
 func (o *PoliceOverride) Dropping() bool { return o.Pattern != "" && o.Rate == "0pps" }
 

@@ -550,7 +550,7 @@ func TestLeftOutDoesNotLinger(t *testing.T) {
 	}
 }
 
-// twoSources gives the list two sources, the first of which has a network, and returns the file of the other.
+// twoSources sets two sources of the list, the first of which has a network, and returns the file of the other.
 func twoSources(t *testing.T, r *configured, network string) (other string) {
 	t.Helper()
 	other = feedFile(t, "other.txt", firstSource+"\n")

@@ -50,7 +50,7 @@ type observers struct {
 	sampled    observe.Sampled        // safe for concurrent use, but for turns
 	floods     observe.Floods         // safe for concurrent use
 	policing   *policing
-	applied    map[string]time.Time // when patterns of floods were applied
+	applied    map[string]time.Time // until when patterns of floods are not applied again
 
 	seed hash.Seed // of secrets whose memory outlives an engine
 
@@ -216,25 +216,41 @@ func (o *observers) lookAt(second *observe.Second) {
 	}
 }
 
-// applyRules drops what the rules of a flood match that are sure, where the configuration says so: each
-// pattern once in its time, and flood.MaxRules together.
+// appliedBy is the reason of patterns that the configuration has dropped.
+const appliedBy = "flood.apply: auto"
+
+// retryRule is the time after which a rule that could not be applied is tried again.
+const retryRule = 10 * time.Second
+
+// applyRules drops what the rules of a flood match that are sure, where the configuration says so:
+// flood.MaxRules at a time, none that a command has limited, and none again before its time is over.
 func (o *observers) applyRules(now *api.Flood) {
 	var all []api.PoliceChange
-	err := o.readings.loop.Do(context.Background(), func() error {
+	var ttl time.Duration
+	of := o.readings.loop
+	err := of.Do(context.Background(), func() error {
 		how := o.active.prepared.Config.Flood
 		if how.Apply != config.FloodAuto {
 			return nil
 		}
-		maps.DeleteFunc(o.applied, func(_ string, at time.Time) bool { return time.Since(at) > time.Duration(how.TTL) })
+		ttl = time.Duration(how.TTL)
+		maps.DeleteFunc(o.applied, func(_ string, until time.Time) bool { return time.Now().After(until) })
+		free := flood.MaxRules
+		for _, l := range o.policing.set {
+			if l.Reason == appliedBy {
+				free--
+			}
+		}
 		for i := range now.Rules {
 			r := &now.Rules[i]
-			if _, done := o.applied[r.Pattern]; done || r.Proposed || len(r.Addresses) > 0 || len(o.applied) >= flood.MaxRules {
+			set := slices.ContainsFunc(o.policing.set, func(l api.PoliceOverride) bool { return l.Pattern == r.Pattern })
+			if _, done := o.applied[r.Pattern]; done || set || r.Proposed || len(r.Addresses) > 0 || len(all) >= free {
 				continue
 			}
-			o.applied[r.Pattern] = time.Now()
+			o.applied[r.Pattern] = time.Now().Add(ttl)
 			all = append(all, api.PoliceChange{
-				Pattern: r.Pattern, Rate: "0pps", For: time.Duration(how.TTL).Seconds(), Trial: time.Duration(how.Trial).Seconds(),
-				Reason: "flood.apply: auto", UID: api.NoUID, Client: "flood",
+				Pattern: r.Pattern, Rate: "0pps", For: ttl.Seconds(), Trial: time.Duration(how.Trial).Seconds(),
+				Reason: appliedBy, UID: api.NoUID, Client: "flood",
 			})
 		}
 		return nil
@@ -243,9 +259,15 @@ func (o *observers) applyRules(now *api.Flood) {
 		return
 	}
 	for _, c := range all {
-		if _, err := o.policing.SetPolice(context.Background(), c); err != nil {
-			o.log.Error("a flood is not dropped: "+err.Error(), "pattern", c.Pattern)
+		_, err := o.policing.SetPolice(context.Background(), c)
+		if err == nil {
+			continue
 		}
+		o.log.Error("a flood is not dropped: "+err.Error(), "pattern", c.Pattern)
+		_ = of.Do(context.Background(), func() error { // the daemon may end
+			o.applied[c.Pattern] = time.Now().Add(retryRule)
+			return nil
+		})
 	}
 }
 

@@ -28,9 +28,10 @@ import (
 // policing has the limits of interfaces, of sources and of patterns that commands have set. SetPolice is safe for
 // concurrent use; all else is for Run's goroutine.
 type policing struct {
-	set      []api.PoliceOverride // as decided
-	enforced []api.PoliceOverride // by the programs; the slice is replaced, never changed
-	held     map[string]held      // by source or pattern
+	set      []api.PoliceOverride          // as decided
+	enforced []api.PoliceOverride          // by the programs; the slice is replaced, never changed
+	held     map[string]held               // by source or pattern
+	judged   map[string]api.PatternPackets // what a pattern had matched when it was judged last
 
 	clock       *clock.Clock
 	loop        *loop
@@ -63,6 +64,9 @@ func (p *policing) load(c *config.Config, now time.Time) {
 	}
 	for _, o := range s.Limits {
 		o.Since, o.Until, o.Trial = p.clock.Wall(o.Since), clock.Optional(p.clock.Wall, o.Until), clock.Optional(p.clock.Wall, o.Trial)
+		if o.Trial != nil { // what it has counted is gone
+			o.Trial = new(now.Add(o.Trial.Sub(o.Since)))
+		}
 		if over(o.Until, now) {
 			p.log.Info("a limit has ended while weir did not run", "of", o.Place(), "by", o.By)
 			continue
@@ -235,6 +239,7 @@ func (p *policing) change(of api.PoliceOverride, c api.PoliceChange) (done api.P
 	}
 	p.enforced = next
 	delete(p.held, of.Place())
+	delete(p.judged, of.Place())
 	p.note()
 	if done.Changed = true; unsaved != nil {
 		done.Unsaved = unsaved.Error()
@@ -261,6 +266,9 @@ func (p *policing) may(c api.PoliceChange, o *api.PoliceOverride) error {
 	var rate quantity.Rate
 	if err := rate.UnmarshalText([]byte(c.Rate)); err != nil {
 		return err
+	}
+	if rate.Value == 0 && rate.Unit != quantity.AnyUnit {
+		rate.Unit = quantity.Packets // all are dropped, however long they are
 	}
 	o.Rate = rate.String()
 	if c.For != 0 {
@@ -402,29 +410,59 @@ func (p *policing) shown() []api.PoliceOverride {
 	return all
 }
 
-// hits returns the packets that a pattern has matched.
+// hits returns the packets that a pattern has matched, nil where that cannot be read.
 func (p *policing) hits(o api.PoliceOverride) *api.PatternPackets {
-	sum := p.held[o.Place()].before
-	if now, ok := p.count(o); ok {
-		sum = sum.add(now)
+	now, ok := p.count(o)
+	if !ok {
+		return nil
 	}
+	sum := p.held[o.Place()].before.add(now)
 	return &sum.hits
 }
 
-// leastMatched is from how many packets on the share of a pattern's in conversations counts.
+// leastMatched is from how many packets on the share in conversations of a pattern that is enforced
+// counts.
 const leastMatched = 100
 
+// conversing returns the share of a pattern's packets in conversations of this host: of those of which
+// it is known, where they are many.
+func conversing(p api.PatternPackets) float64 {
+	of := p.Packets - p.Unknown
+	if of < leastMatched {
+		of = p.Packets
+	}
+	return float64(p.Conversing) / float64(max(1, of))
+}
+
+// since returns what a pattern has matched since it had matched so much.
+func since(p, before api.PatternPackets) api.PatternPackets {
+	if p.Packets < before.Packets {
+		return p
+	}
+	return api.PatternPackets{Packets: p.Packets - before.Packets, Conversing: p.Conversing - before.Conversing, Unknown: p.Unknown - before.Unknown}
+}
+
 // tried returns what becomes of a limit by its trial at a time: the limit as it is then, and whether it
-// ends, since it matches conversations.
-func tried(o api.PoliceOverride, now time.Time) (next api.PoliceOverride, ends bool) {
-	trialOver := over(o.Trial, now)
-	if o.Tried && o.Hits.Share() > api.MostConversing && (trialOver || o.Trial == nil && o.Hits.Packets >= leastMatched) {
-		return o, true
+// ends, since it matches conversations: on trial by all that it has counted, later by what it has since
+// it was judged last.
+func (p *policing) tried(o api.PoliceOverride, now time.Time) (next api.PoliceOverride, ends bool) {
+	if !o.Tried || o.Hits == nil {
+		return o, false
 	}
-	if trialOver {
+	if o.Trial != nil {
+		if !over(o.Trial, now) {
+			return o, false
+		}
+		p.judged[o.Place()] = *o.Hits
 		o.Trial = nil
+		return o, conversing(*o.Hits) > api.MostConversing
 	}
-	return o, false
+	grown := since(*o.Hits, p.judged[o.Place()])
+	if grown.Packets < leastMatched {
+		return o, false
+	}
+	p.judged[o.Place()] = *o.Hits
+	return o, conversing(grown) > api.MostConversing
 }
 
 // end ends the limits whose time is over, and trials. While a reload is to be confirmed, they stay.
@@ -432,14 +470,17 @@ func (p *policing) end(now time.Time) error {
 	if len(p.set) == 0 || p.reloads.unconfirmed != nil {
 		return nil
 	}
-	var past, next []api.PoliceOverride
+	var past, next, enforced []api.PoliceOverride
 	var why []string
 	changed := false
+	if p.judged == nil {
+		p.judged = make(map[string]api.PatternPackets)
+	}
 	for _, o := range p.set {
 		if o.Tried {
 			o.Hits = p.hits(o)
 		}
-		became, ends := tried(o, now)
+		became, ends := p.tried(o, now)
 		switch became.Hits = nil; {
 		case over(o.Until, now):
 			past, why = append(past, o), append(why, "expiry")
@@ -450,6 +491,7 @@ func (p *policing) end(now time.Time) error {
 		default:
 			if became.Trial == nil && o.Trial != nil {
 				changed = true
+				enforced = append(enforced, became)
 				p.log.Warn("the trial of a pattern is over, and it is enforced", "pattern", o.Pattern, "packets", o.Hits.Packets, "in conversations", o.Hits.Conversing)
 			}
 			next = append(next, became)
@@ -477,6 +519,9 @@ func (p *policing) end(now time.Time) error {
 		r := endOf(o)
 		r.Changed, r.Source = 1, why[i]
 		p.audit.Record(r)
+	}
+	for _, o := range enforced {
+		p.audit.Record(audit.Record{Change: audit.Limit, First: append(endOf(o).First, o.Rate), Entries: 1, Changed: 1, Source: "trial"})
 	}
 	return nil
 }
@@ -527,13 +572,13 @@ func (d *Daemon) restage() error {
 	same := slices.EqualFunc(ofInterfaces(d.policing.set), ofInterfaces(d.policing.enforced), func(a, b api.PoliceOverride) bool { return sameLimit(a, b) && a.Rate == b.Rate })
 	sources, patterns, k := p.Stages.Limits, p.Stages.Patterns, d.active.engine.Kernel()
 	if same && (sources != nil) == (len(limits.Sources) > 0) && (patterns != nil) == (len(limits.Patterns) > 0) {
-		if patterns != nil {
-			patterns.Follow(k, limits.Patterns)
-		}
-		if sources != nil {
+		followed := patterns == nil || patterns.Follow(k, limits.Patterns)
+		if followed && sources != nil {
 			return sources.Follow(k, limits.Sources)
 		}
-		return nil
+		if followed {
+			return nil
+		}
 	}
 	var of *stages.Table
 	var err error

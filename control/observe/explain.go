@@ -84,11 +84,13 @@ func (x *Explainer) Ask(ctx context.Context, asked []explain.Question) (answers 
 			}
 			penalties, more := x.stages.Trackers.Meeting(of)
 			patterns := by.Stages.Patterns.Matching(mayMatch(q))
-			penalties = slices.Concat(penalties, by.Stages.Limits.Meeting(q.Known), penaltyOf(patterns, q))
+			penalties = append(penalties, by.Stages.Limits.Meeting(q.Known)...)
+			own := penaltyOf(patterns, q, penalties)
+			penalties = append(penalties, own...)
 			all := explain.Answers(by.Engine, q, penalties)
 			for i := range all {
 				x.describe(&all[i], more, by.Stages)
-				describePatterns(&all[i], patterns, q)
+				describePatterns(&all[i], patterns, q, own != nil)
 				all[i].Condense()
 				by.DescribeAnswer(&all[i], wanted)
 				by.CountAnswer(&all[i], hits)
@@ -130,30 +132,36 @@ func mayMatch(q explain.Question) func(*stages.Pattern) bool {
 		}
 	}
 	fields, ok := flood.Of(q.Frame, len(q.Frame))
+	fields.Conversing = flood.Stranger // which a frame does not say
 	return func(p *stages.Pattern) bool { return ok && p.Rule.Matches(&fields) }
 }
 
-// drops reports whether a pattern drops all that it matches.
-func drops(p stages.Pattern) bool { return !p.Trial && p.Rate.Value == 0 }
+// drops reports whether a pattern drops all that it matches, conversations as well.
+func drops(p stages.Pattern) bool {
+	lo, _ := p.Rule.Bounds(flood.Strangers)
+	return !p.Trial && p.Rate.Value == 0 && lo == 0
+}
 
-// penaltyOf returns a penalty that drops a frame as patterns do which match it. An allow list lets it
-// pass, as it does with any penalty.
-func penaltyOf(patterns []stages.Pattern, q explain.Question) []verdict.Penalty {
+// penaltyOf returns a penalty that drops a frame as patterns do which match it, unless others do. An
+// allow list lets it pass, as it does with any penalty.
+func penaltyOf(patterns []stages.Pattern, q explain.Question, others []verdict.Penalty) []verdict.Penalty {
 	p, _ := packet.Parse(q.Frame)
-	if q.Frame == nil || !p.HasAddresses || !slices.ContainsFunc(patterns, drops) {
+	if q.Frame == nil || !p.HasAddresses || !slices.ContainsFunc(patterns, drops) ||
+		slices.ContainsFunc(others, func(x verdict.Penalty) bool { return x.Meets(p.Tuple.Key()) }) {
 		return nil
 	}
 	return []verdict.Penalty{{Flow: p.Tuple.Key(), Penalty: penalty.Penalty{Until: math.MaxInt64}}}
 }
 
-// describePatterns adds to an answer which patterns may drop the packets, and which does.
-func describePatterns(a *explain.Answer, patterns []stages.Pattern, q explain.Question) {
+// describePatterns adds to an answer which patterns may drop the packets, and which does; own says that
+// the penalty of a pattern was asked about, and no other meets the packets.
+func describePatterns(a *explain.Answer, patterns []stages.Pattern, q explain.Question, own bool) {
 	if a.Direction == Direction(true) {
 		return
 	}
 	for _, p := range patterns {
 		if q.Frame != nil && drops(p) {
-			if a.Reason == verdict.Heavy {
+			if own && a.Reason == verdict.Heavy {
 				a.Reason, a.Pattern = verdict.Pattern, p.Rule.String()
 			}
 			return

@@ -76,22 +76,25 @@ func (m *Collateral) Record(r *Replies, frame []byte, pkt packet.Packet, out boo
 }
 
 // Conversing reports whether an incoming packet of a frame is of a conversation of this host, and
-// whether that is known: not of datagrams to a server, since what it answers is not remembered.
-// The twin of conversing() in bpf/sampler.h.
+// whether that is known: not of datagrams to a server or that an unconnected socket may have asked
+// for, nor of segments of TCP whose beginning was not seen. The twin of conversing() in bpf/sampler.h.
 func (m *Collateral) Conversing(r *Replies, frame []byte, pkt packet.Packet) (is, known bool) {
 	c, ok := connectionOf(pkt)
 	if !ok {
 		return false, false
 	}
 	now := r.Now()
-	if pkt.Proto == protoUDP {
-		return now < r.Open[c].Until, pkt.DstPort >= r.Ephemeral
+	if s := r.Open[c]; pkt.Proto == protoUDP {
+		open := now < s.Until
+		return open && s.Connected, pkt.DstPort >= r.Ephemeral && (!open || s.Connected)
 	}
 	g, ok := segmentOf(frame, pkt)
+	known = g.flags&(tcpSYN|tcpACK) == tcpSYN
 	for _, s := range []ConnectionState{r.Open[c], m.Accepted[c]} {
+		known = known || now < s.Until
 		is = is || now < s.Until && (s.Answered || s.Expected != 0 && g.acknowledgement == s.Expected)
 	}
-	return is && ok, ok
+	return is && ok, known && ok
 }
 
 // how returns how a packet shows a conversation at a time, 0 if it does not.

@@ -28,7 +28,8 @@ type Pattern struct {
 type Patterns struct {
 	Now func() time.Duration // by the kernel's monotonic clock
 
-	Matched, Dropped []uint64 // packets of each pattern
+	// Packets of each pattern, and those of them that leave by it, which the caller counts.
+	Matched, Dropped []uint64
 
 	all    []Pattern
 	meters []*penalty.Meter
@@ -52,7 +53,6 @@ func (ps *Patterns) Drops(r *Record, length int) int {
 		}
 		ps.Matched[i]++
 		if !p.Trial && ps.meters[i].Check(uint64(length), now) != penalty.None {
-			ps.Dropped[i]++
 			return i + 1
 		}
 	}

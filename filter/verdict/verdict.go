@@ -197,6 +197,7 @@ type view struct {
 	outer  packet.Packet
 	parsed Reason // Clean, or why the parser stopped
 
+	pattern  int    // that would drop it, from 1; 0: none
 	enforced Reason // of WouldBlock: the reason without monitor mode; WouldBlock of a list on trial
 
 	trace   *Trace // nil: the stages examine the frame
@@ -288,9 +289,17 @@ func (v *view) decide() Outcome {
 		}
 		return Outcome{Reason: WouldBlock, List: list}
 	case !blocked:
-		return Outcome{Reason: punished}
+		return v.penalized(punished)
 	}
 	return Outcome{Reason: Blocked, List: list}
+}
+
+// penalized returns the outcome for a packet that leaves for a penalty, a limit or a pattern.
+func (v *view) penalized(r Reason) Outcome {
+	if r == Pattern && v.pattern > 0 {
+		v.program.Patterns.Dropped[v.pattern-1]++
+	}
+	return Outcome{Reason: r}
 }
 
 // onTrial decides on a packet that a list on trial would drop, and nothing else would.
@@ -342,8 +351,10 @@ func (v *view) punished(exempt bool) Reason {
 			r = punishments[l.Check(v.packet.Src, uint64(len(v.frame)))]
 		}
 		if ps := v.program.Patterns; ps != nil && r == Clean && !exempt {
-			if fields, ok := flood.Of(v.frame, len(v.frame)); ok && ps.Drops(&fields, len(v.frame)) > 0 {
-				r = Pattern
+			if fields, ok := flood.Of(v.frame, len(v.frame)); ok {
+				if v.pattern = ps.Drops(&fields, len(v.frame)); v.pattern > 0 {
+					r = Pattern
+				}
 			}
 		}
 		return r

@@ -120,7 +120,7 @@ func TestFlood(t *testing.T) {
 func TestFloodAuto(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	h.configure(h.B.Iface, "collateral: 2048\nflood: {apply: auto, ttl: 1h, trial: 1s}\nlists: {manual: {}}\n")
+	h.configure(h.B.Iface, "collateral: 2048\nfailsafe: {ports: [tcp/22]}\nflood: {apply: auto, ttl: 1h, trial: 1s}\nlists: {manual: {}}\n")
 	h.start(releases[0])
 	to := netip.MustParseAddr("203.0.113.1")
 	h.A.StartFlood(t, 0.05, func(src netip.Addr) []byte {

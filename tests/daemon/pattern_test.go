@@ -172,9 +172,16 @@ func TestPatternByCommand(t *testing.T) {
 	expect("in monitor mode", packets)
 	h.succeeds("", "monitor", "off")
 	expect("and back", 0)
-	h.succeeds("", "limit", "tcp dport 22 flags S", "0pps", "--ttl", "1h")
+	// In memory that programs share which were exchanged for the mode.
+	const wider = "udp length 70-95 sport 123"
+	h.succeeds("", "limit", wider, "0pps", "--ttl", "1h")
 	expect("beside another", 0)
-	h.succeeds("", "limit", "tcp flags S dport 22", "--off")
+	limit("--off")
+	expect("by another alone", 0)
+	h.succeeds("", "limit", pattern, "0pps", "--ttl", "1h", "--trial", "1s")
+	h.succeeds("", "limit", wider, "--off")
+	wait.For(t, "the end of another trial", func() bool { o := status(); return o != nil && o.Trial == nil })
+	expect("without the other", 0)
 	limit("--off")
 	expect("ended by a command", packets)
 

@@ -262,7 +262,7 @@ func TestTakeBackLate(t *testing.T) {
 			f.change(block("192.0.2.3"))
 			want, has, saved := f.truth()[config.FleetBlock], f.has(config.FleetBlock), f.saved(config.FleetBlock)
 			f.stop()
-			f.copyOf(state, "hub") // the stream is that of now
+			f.copyOf(state, "hub") // the stream is as it is now
 			wait.For(t, "another epoch", func() bool { return time.Now().Unix() > int64(has.Active.Epoch) })
 			f.start("")
 			c, err := f.connect(n)

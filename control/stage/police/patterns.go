@@ -91,12 +91,11 @@ func (p *Pattern) limit() flood.Pattern {
 type Patterns struct {
 	engine.BasePart
 	patterns []Pattern
-	placed   []*placed // in the last two generations that it has filled: the last one may not have been taken
+	placed   atomic.Pointer[[]*placed] // in the generations that it has filled, the last one last
 }
 
-// placed are the patterns in a generation.
+// placed are the patterns in the memory of a generation, which others share, as one in monitor mode.
 type placed struct {
-	of    *loader.Generation
 	rows  []bpf.WeirPattern
 	cpus  []bpf.WeirPatternCpu
 	in    [flood.MaxPatterns]*Pattern // by row; nil: it is free
@@ -144,11 +143,19 @@ func (p *Patterns) Fill(g *loader.Generation, _ *hash.Secret) error {
 	if !g.Has(bpf.WeirMapPatterns) {
 		return nil // it is of outgoing packets
 	}
-	at := &placed{of: g, rows: entries[bpf.WeirPattern](g.Words(bpf.WeirMapPatterns)), cpus: entries[bpf.WeirPatternCpu](g.Words(bpf.WeirMapPatternCpus))}
+	at := &placed{rows: entries[bpf.WeirPattern](g.Words(bpf.WeirMapPatterns)), cpus: entries[bpf.WeirPatternCpu](g.Words(bpf.WeirMapPatternCpus))}
 	at.follow(p.patterns)
-	p.placed = append(p.placed[max(0, len(p.placed)-1):], at)
+	var all []*placed
+	if before := p.placed.Load(); before != nil {
+		all = slices.Clone((*before)[max(0, len(*before)-maxPlaced):])
+	}
+	all = append(all, at)
+	p.placed.Store(&all)
 	return nil
 }
+
+// maxPlaced bounds the generations that a share knows: one is active, and others have failed since.
+const maxPlaced = 64
 
 func entries[T any](words []uint64) []T {
 	var one T
@@ -159,21 +166,29 @@ func (p *Patterns) at(g *loader.Generation) *placed {
 	if p == nil {
 		return nil
 	}
-	i := slices.IndexFunc(p.placed, func(at *placed) bool { return at.of == g })
-	if i < 0 {
+	words, all := g.Words(bpf.WeirMapPatterns), p.placed.Load()
+	if len(words) == 0 || all == nil {
 		return nil
 	}
-	return p.placed[i]
+	for _, at := range slices.Backward(*all) { // memory of one that was closed may be another's
+		if unsafe.Pointer(&at.rows[0]) == unsafe.Pointer(&words[0]) {
+			return at
+		}
+	}
+	return nil
 }
 
 // Follow makes a generation, which the share has filled, have other patterns. One that stays goes on,
 // as does one whose trial ends; new ones are there before others leave, where there is room. No packet
-// meets half a pattern.
-func (p *Patterns) Follow(g *loader.Generation, patterns []Pattern) {
-	p.patterns = patterns
-	if at := p.at(g); at != nil {
-		at.follow(patterns)
+// meets half a pattern. It is false where the share has not filled the generation.
+func (p *Patterns) Follow(g *loader.Generation, patterns []Pattern) bool {
+	at := p.at(g)
+	if at == nil {
+		return false
 	}
+	p.patterns = patterns
+	at.follow(patterns)
+	return true
 }
 
 func (p *placed) follow(patterns []Pattern) {
