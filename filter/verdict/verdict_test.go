@@ -129,12 +129,12 @@ func TestAction(t *testing.T) {
 		policy Policy
 		want   string
 	}{
-		{Policy{}, "blocked rate-limited heavy overtagged policed"},
-		{Policy{DropMalformed: true}, "blocked truncated malformed unparsed rate-limited heavy overtagged policed"},
-		{Policy{DropNotIP: true}, "not-ip blocked rate-limited heavy overtagged policed"},
-		{Policy{DropNotIP: true, Monitor: true}, "blocked rate-limited heavy policed"},
-		{Policy{DropLooped: true}, "blocked rate-limited heavy looped overtagged policed"},
-		{Policy{DropMalformed: true, DropLooped: true, Monitor: true}, "blocked rate-limited heavy policed"}, // which do not occur then
+		{Policy{}, "blocked rate-limited heavy overtagged policed pattern"},
+		{Policy{DropMalformed: true}, "blocked truncated malformed unparsed rate-limited heavy overtagged policed pattern"},
+		{Policy{DropNotIP: true}, "not-ip blocked rate-limited heavy overtagged policed pattern"},
+		{Policy{DropNotIP: true, Monitor: true}, "blocked rate-limited heavy policed pattern"},
+		{Policy{DropLooped: true}, "blocked rate-limited heavy looped overtagged policed pattern"},
+		{Policy{DropMalformed: true, DropLooped: true, Monitor: true}, "blocked rate-limited heavy policed pattern"}, // which do not occur then
 	} {
 		if got := strings.Join(drops(c.policy), " "); got != c.want {
 			t.Errorf("%+v drops %s, want %s", c.policy, got, c.want)
