@@ -486,7 +486,9 @@ func TestClassesAreLearned(t *testing.T) {
 		if config.Demand.Sightings == nil {
 			t.Fatalf("round %d: nothing is known", round)
 		}
-		if better := now > 2*next; better != (round == 0) {
+		// How much better the second filter would be is cautious where the periods differ by chance;
+		// how much better it is, is compared below.
+		if better := now > 2*next; round > 0 && better || round == 0 && next >= now {
 			t.Errorf("round %d: another filter would be better: %t", round, better)
 		}
 	}
