@@ -114,33 +114,18 @@ static __always_inline int count_pattern(__u32 len)
 /* Reads the fields of this CPU's packet. A global function, like those in lists.h. */
 __noinline int read_fields(struct context *ctx)
 {
-	struct cursor c = {.loads = 1, .ctx = ctx};
 	struct pattern_cpu *mine = patterns_here();
 	struct cpu_row *row = this_row();
 	struct sampler_record *r;
 	struct packet *p;
 	__u32 tcp, ports;
-	__u64 parsed;
 
 	if (!row || !mine) /* impossible */
 		return 0;
 	p = &row->packet;
 	r = &mine->record;
-	*r = (struct sampler_record){.family = p->family, .proto = p->proto};
-	c.frame = end_of(ctx, p);
-	parsed =
-		parse_at(ctx, p->network << 16 | (p->family == 4 ? ETH_P_IP : ETH_P_IPV6), c.frame);
-	if (p->has_ports) {
-		r->src_port = bpf_ntohl(p->ports) >> 16;
-		r->dst_port = bpf_ntohl(p->ports);
-	}
-	c.at = p->network;
-	record_ip(&c, p, r);
-	c.at = PARSED_OFFSET(parsed) & 0xffffff;
-	if (c.at)
-		record_transport(&c, p, r);
-	r->conversing = conversing(ctx);
-
+	*r = (struct sampler_record){};
+	record_fields(ctx, p->network << 16 | (p->family == 4 ? ETH_P_IP : ETH_P_IPV6), p, r);
 	tcp = r->proto == IPPROTO_TCP && r->header_length;
 	ports = r->fragment != FRAGMENT_LATER &&
 		(r->proto == IPPROTO_TCP || r->proto == IPPROTO_UDP || r->proto == IPPROTO_SCTP ||

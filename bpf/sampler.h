@@ -229,6 +229,32 @@ static __always_inline void record_transport(struct cursor *c, const struct pack
 	}
 }
 
+/*
+ * Parses the headers of this CPU's packet again, from that of IP on, and reads its fields, but for
+ * the addresses. found is the offset of the header << 16 | its EtherType.
+ */
+static __always_inline void record_fields(struct context *ctx, __u32 found, struct packet *p,
+					  struct sampler_record *r)
+{
+	struct cursor c = {.loads = 1, .ctx = ctx, .frame = end_of(ctx, p)};
+	__u64 parsed = parse_at(ctx, found, c.frame);
+
+	if (!p->family) /* impossible */
+		return;
+	r->family = p->family;
+	r->proto = p->proto;
+	if (p->has_ports) {
+		r->src_port = bpf_ntohl(p->ports) >> 16;
+		r->dst_port = bpf_ntohl(p->ports);
+	}
+	c.at = p->network;
+	record_ip(&c, p, r);
+	c.at = PARSED_OFFSET(parsed) & 0xffffff;
+	if (c.at)
+		record_transport(&c, p, r);
+	r->conversing = conversing(ctx);
+}
+
 /* Of a reason: the packet took the lean path, and is not this CPU's packet yet. */
 #define SAMPLER_LEAN 0x100
 
@@ -252,7 +278,6 @@ static __always_inline void draw_gap(struct cpu_row *row, struct sampler_bank *b
  */
 __noinline int take_sample(struct context *ctx, __u32 reason)
 {
-	struct cursor c = {.loads = 1, .ctx = ctx};
 	struct cpu_row *row = this_row();
 	__u32 cpu = bpf_get_smp_processor_id(), i;
 	struct sampler_cpu *mine = bpf_map_lookup_elem(&sampler_cpus, &cpu);
@@ -260,7 +285,6 @@ __noinline int take_sample(struct context *ctx, __u32 reason)
 	struct sampler_bank *b;
 	struct packet *p;
 	int found = 0;
-	__u64 parsed;
 
 	if (!row || !mine) /* impossible */
 		return 0;
@@ -292,28 +316,15 @@ __noinline int take_sample(struct context *ctx, __u32 reason)
 	r->len = p->len;
 	if (found <= 0)
 		return 0;
-	c.frame = end_of(ctx, p);
-	parsed = parse_at(ctx, found, c.frame);
+	record_fields(ctx, found, p, r);
 	if (!p->family) /* impossible */
 		return 0;
-	r->family = p->family;
-	r->proto = p->proto;
 	r->src[0] = p->src[0];
 	r->dst[0] = p->dst[0];
 	for (int n = 1; n < 4 && p->family == 6; n++) {
 		r->src[n] = p->src[n];
 		r->dst[n] = p->dst[n];
 	}
-	if (p->has_ports) {
-		r->src_port = bpf_ntohl(p->ports) >> 16;
-		r->dst_port = bpf_ntohl(p->ports);
-	}
-	c.at = p->network;
-	record_ip(&c, p, r);
-	c.at = PARSED_OFFSET(parsed) & 0xffffff;
-	if (c.at)
-		record_transport(&c, p, r);
-	r->conversing = conversing(ctx);
 	return 0;
 }
 
