@@ -51,6 +51,9 @@ func Entries[T any](k Kept, name string) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(&a.words[0])), a.entries())
 }
 
+// EntriesOf returns the entries of a map that a part has in a generation, in the kernel's memory.
+func EntriesOf[T any](g *Generation, name string) []T { return Entries[T](g.maps, name) }
+
 // Words returns the words of a map, in the kernel's memory.
 func Words(k Kept, name string) []uint64 { return k[name].words }
 

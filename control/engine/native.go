@@ -36,7 +36,7 @@ func KeySet(l *membership.Layout) loader.KeySet {
 	}
 	if l.Mode == membership.Exact {
 		for i, s := range l.V4 {
-			k.Prefixes[i].SrcMask, k.Prefixes[i].DstMask = mask(s.SrcBits)[0], mask(s.DstBits)[0]
+			k.Prefixes[i].SrcMask, k.Prefixes[i].DstMask = Mask(s.SrcBits)[0], Mask(s.DstBits)[0]
 			k.Prefixes[i].Tail = l.Prefixes.Tail(s.SrcBits+s.DstBits, s.DstBits > 0)
 		}
 		k.N_prefixes, k.N_v4, v4 = k.N_v4, 0, nil
@@ -84,8 +84,8 @@ func shape(g membership.GatedShape) loader.Shape {
 	s := loader.Shape{
 		Head:    uint32(g.Fields) | uint32(g.SrcBits)<<8 | uint32(g.DstBits)<<16,
 		Gate:    uint32(g.Gate),
-		SrcMask: mask(g.SrcBits),
-		DstMask: mask(g.DstBits),
+		SrcMask: Mask(g.SrcBits),
+		DstMask: Mask(g.DstBits),
 	}
 	var ports [4]byte
 	if g.Fields&key.FieldSrcPort != 0 {
@@ -101,8 +101,8 @@ func shape(g membership.GatedShape) loader.Shape {
 	return s
 }
 
-// mask returns a prefix length as a mask of the words of an address.
-func mask(bits uint8) (words [4]uint32) {
+// Mask returns a prefix length as a mask of the words of an address.
+func Mask(bits uint8) (words [4]uint32) {
 	var b [16]byte
 	for i := range int(bits) {
 		b[i/8] |= 0x80 >> (i % 8)
@@ -132,7 +132,7 @@ func Failsafe(p verdict.Policy) loader.Failsafe {
 		if prefix.Addr().Is6() {
 			to, n = &f.V6, &f.N_v6
 		}
-		to[*n].Addr, to[*n].Mask = Words(prefix.Masked().Addr()), mask(uint8(prefix.Bits()))
+		to[*n].Addr, to[*n].Mask = Words(prefix.Masked().Addr()), Mask(uint8(prefix.Bits()))
 		*n++
 	}
 	return f

@@ -143,7 +143,7 @@ func (p *Patterns) Fill(g *loader.Generation, _ *hash.Secret) error {
 	if !g.Has(bpf.WeirMapPatterns) {
 		return nil // it is of outgoing packets
 	}
-	at := &placed{rows: entries[bpf.WeirPattern](g.Words(bpf.WeirMapPatterns)), cpus: entries[bpf.WeirPatternCpu](g.Words(bpf.WeirMapPatternCpus))}
+	at := &placed{rows: loader.EntriesOf[bpf.WeirPattern](g, bpf.WeirMapPatterns), cpus: loader.EntriesOf[bpf.WeirPatternCpu](g, bpf.WeirMapPatternCpus)}
 	at.follow(p.patterns)
 	var all []*placed
 	if before := p.placed.Load(); before != nil {
@@ -156,11 +156,6 @@ func (p *Patterns) Fill(g *loader.Generation, _ *hash.Secret) error {
 
 // maxPlaced bounds the generations that a share knows: one is active, and others have failed since.
 const maxPlaced = 64
-
-func entries[T any](words []uint64) []T {
-	var one T
-	return unsafe.Slice((*T)(unsafe.Pointer(&words[0])), len(words)*8/int(unsafe.Sizeof(one)))
-}
 
 func (p *Patterns) at(g *loader.Generation) *placed {
 	if p == nil {
@@ -269,7 +264,7 @@ func (p *placed) write(at int, of *Pattern) {
 		addr, mask *[4]uint32
 	}{{flood.SourcePrefix, &row.Src, &row.SrcMask}, {flood.DestinationPrefix, &row.Dst, &row.DstMask}} {
 		if prefix, ok := of.Rule.Side(side.field); ok {
-			*side.addr, *side.mask = engine.Words(prefix.Addr()), maskOf(prefix)
+			*side.addr, *side.mask = engine.Words(prefix.Addr()), engine.Mask(uint8(prefix.Bits()))
 			if row.Family = 6; prefix.Addr().Is4() {
 				row.Family = 4
 			}
@@ -293,13 +288,6 @@ func (p *placed) write(at int, of *Pattern) {
 		atomic.StoreUint32(first, uint32(at+1))
 	}
 	atomic.StoreUint32(&p.rows[at].State, stateIn(of))
-}
-
-// maskOf returns the mask of a prefix as programs have it.
-func maskOf(p netip.Prefix) [4]uint32 {
-	ones, _ := netip.AddrFromSlice(slices.Repeat([]byte{255}, p.Addr().BitLen()/8))
-	masked, _ := ones.Prefix(p.Bits())
-	return engine.Words(masked.Addr())
 }
 
 // PatternCounts are the packets that a pattern has matched.

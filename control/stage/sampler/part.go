@@ -6,7 +6,6 @@ package sampler
 import (
 	"encoding/binary"
 	"sync/atomic"
-	"unsafe"
 
 	"weir/bpf"
 	"weir/control/engine"
@@ -60,15 +59,10 @@ func (*Part) Maps(out bool) (map[string]int, error) {
 // Fill takes the memory of the banks, which are empty: the first packets are all taken.
 func (p *Part) Fill(g *loader.Generation, _ *hash.Secret) error {
 	if g.Has(bpf.WeirMapSamplerCpus) { // it is of incoming packets
-		p.cpus = entries[bpf.WeirSamplerCpu](g.Words(bpf.WeirMapSamplerCpus))
-		p.records = entries[bpf.WeirSamplerRecord](g.Words(bpf.WeirMapSamplerRecords))
+		p.cpus = loader.EntriesOf[bpf.WeirSamplerCpu](g, bpf.WeirMapSamplerCpus)
+		p.records = loader.EntriesOf[bpf.WeirSamplerRecord](g, bpf.WeirMapSamplerRecords)
 	}
 	return nil
-}
-
-func entries[T any](words []uint64) []T {
-	var one T
-	return unsafe.Slice((*T)(unsafe.Pointer(&words[0])), len(words)*8/int(unsafe.Sizeof(one)))
 }
 
 // Exchange makes programs record in the other banks, one packet in n. Those under way may
