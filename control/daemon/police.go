@@ -28,10 +28,9 @@ import (
 // policing has the limits of interfaces, of sources and of patterns that commands have set. SetPolice is safe for
 // concurrent use; all else is for Run's goroutine.
 type policing struct {
-	set      []api.PoliceOverride          // as decided
-	enforced []api.PoliceOverride          // by the programs; the slice is replaced, never changed
-	held     map[string]held               // by source or pattern
-	judged   map[string]api.PatternPackets // what a pattern had matched when it was judged last
+	set      []api.PoliceOverride // as decided
+	enforced []api.PoliceOverride // by the programs; the slice is replaced, never changed
+	held     map[string]held      // by source or pattern
 
 	clock       *clock.Clock
 	loop        *loop
@@ -194,14 +193,14 @@ func (p *policing) SetPolice(ctx context.Context, c api.PoliceChange) (done api.
 		r.Changed = 1
 	}
 	if o := done.Override; o != nil && o.Trial != nil {
-		time.AfterFunc(time.Until(*o.Trial), p.judge)
+		time.AfterFunc(time.Until(*o.Trial), p.endTrial)
 	}
 	p.audit.AttemptBy(ctx, r, err)
 	return done, err
 }
 
-// judge ends a trial at once when its time is over, and not only when the loop looks for what is over.
-func (p *policing) judge() {
+// endTrial ends a trial at once when its time is over, and not only when the loop looks for what is over.
+func (p *policing) endTrial() {
 	_ = p.loop.doAlone(context.Background(), func() error { // which fails when the daemon ends
 		return p.end(time.Now())
 	})
@@ -239,7 +238,6 @@ func (p *policing) change(of api.PoliceOverride, c api.PoliceChange) (done api.P
 	}
 	p.enforced = next
 	delete(p.held, of.Place())
-	delete(p.judged, of.Place())
 	p.note()
 	if done.Changed = true; unsaved != nil {
 		done.Unsaved = unsaved.Error()
@@ -347,7 +345,8 @@ func (p *policing) spares(source key.Key, rate quantity.Rate) error {
 
 // held are the packets of a source or a pattern.
 type held struct {
-	before, now counted // by earlier programs, and by these
+	before, now counted            // by earlier programs, and by these
+	judged      api.PatternPackets // what a pattern had matched when it was judged last
 }
 
 // counted are packets above the rate, and what a pattern matches.
@@ -453,16 +452,26 @@ func (p *policing) tried(o api.PoliceOverride, now time.Time) (next api.PoliceOv
 		if !over(o.Trial, now) {
 			return o, false
 		}
-		p.judged[o.Place()] = *o.Hits
+		p.judge(o)
 		o.Trial = nil
 		return o, conversing(*o.Hits) > api.MostConversing
 	}
-	grown := since(*o.Hits, p.judged[o.Place()])
+	grown := since(*o.Hits, p.held[o.Place()].judged)
 	if grown.Packets < leastMatched {
 		return o, false
 	}
-	p.judged[o.Place()] = *o.Hits
+	p.judge(o)
 	return o, conversing(grown) > api.MostConversing
+}
+
+// judge remembers what a pattern had matched when it was judged.
+func (p *policing) judge(o api.PoliceOverride) {
+	if p.held == nil {
+		p.held = make(map[string]held)
+	}
+	of := p.held[o.Place()]
+	of.judged = *o.Hits
+	p.held[o.Place()] = of
 }
 
 // end ends the limits whose time is over, and trials. While a reload is to be confirmed, they stay.
@@ -473,9 +482,6 @@ func (p *policing) end(now time.Time) error {
 	var past, next, enforced []api.PoliceOverride
 	var why []string
 	changed := false
-	if p.judged == nil {
-		p.judged = make(map[string]api.PatternPackets)
-	}
 	for _, o := range p.set {
 		if o.Tried {
 			o.Hits = p.hits(o)
