@@ -101,15 +101,10 @@ func chosenRules(f *api.Floods, text string) (all []*api.FloodRule, err error) {
 		return nil, errors.New(noFlood(f))
 	}
 	if text == "all" {
-		for i := range f.Now.Rules {
-			if r := &f.Now.Rules[i]; !r.Proposed {
-				all = append(all, r)
-			}
+		if all = f.Now.Sure(); len(all) == 0 {
+			err = errors.New(proposesNothing(f))
 		}
-		if len(all) == 0 {
-			return nil, errors.New(proposesNothing(f))
-		}
-		return all, nil
+		return all, err
 	}
 	for word := range strings.SplitSeq(text, ",") {
 		n, err := strconv.Atoi(word)

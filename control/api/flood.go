@@ -84,15 +84,21 @@ const (
 	FloodTrial = 2 * time.Second
 )
 
+// Sure returns the rules that are not only proposed.
+func (f *Flood) Sure() (all []*FloodRule) {
+	for i := range f.Rules {
+		if r := &f.Rules[i]; !r.Proposed {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
 // Commands returns commands that drop the flood, as far as that is sure.
 func (f *Flood) Commands() (all []string) {
 	const addresses = 100 // in a line
-	for i := range f.Rules {
-		r := &f.Rules[i]
-		switch {
-		case r.Proposed:
-			continue
-		case len(r.Addresses) == 0:
+	for _, r := range f.Sure() {
+		if len(r.Addresses) == 0 {
 			all = append(all, fmt.Sprintf("weir limit --ttl 10m --trial 2s '%s' 0pps", r.Pattern))
 		}
 		for of := r.Addresses; len(of) > 0; of = of[min(len(of), addresses):] {
@@ -145,12 +151,6 @@ func (f *Flood) Is() (lines []string) {
 
 // Do says what to do about the flood, in a sentence or a command.
 func (f *Flood) Do() string {
-	sure := 0
-	for i := range f.Rules {
-		if !f.Rules[i].Proposed {
-			sure++
-		}
-	}
 	switch {
 	case f.End != nil:
 		return "nothing: it is over"
@@ -162,7 +162,7 @@ func (f *Flood) Do() string {
 		return "no rule separates them from users. A tracker can limit each source"
 	case f.Dropped >= 0.95:
 		return "nothing: weir drops it"
-	case sure > 0:
+	case len(f.Sure()) > 0:
 		return "weir flood --apply all"
 	}
 	return "not sure yet: few usual seconds are known, or another flood is under way. Look at the packets that it would hit"

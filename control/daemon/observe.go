@@ -241,10 +241,9 @@ func (o *observers) applyRules(now *api.Flood) {
 				free--
 			}
 		}
-		for i := range now.Rules {
-			r := &now.Rules[i]
+		for _, r := range now.Sure() {
 			set := slices.ContainsFunc(o.policing.set, func(l api.PoliceOverride) bool { return l.Pattern == r.Pattern })
-			if _, done := o.applied[r.Pattern]; done || set || r.Proposed || len(r.Addresses) > 0 || len(all) >= free {
+			if _, done := o.applied[r.Pattern]; done || set || len(r.Addresses) > 0 || len(all) >= free {
 				continue
 			}
 			o.applied[r.Pattern] = time.Now().Add(ttl)
