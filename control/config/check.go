@@ -119,7 +119,7 @@ func (c *Config) check() quantity.FieldErrors {
 	case auto && !c.Collateral.On():
 		errs.Failf("flood.apply", "auto takes collateral: without it, weir does not know whom a pattern cuts off")
 	case auto && len(c.Failsafe.Ports)+len(c.Failsafe.Prefixes) == 0:
-		errs.Failf("flood.apply", "auto takes failsafe ports or prefixes, by which you reach this host whatever a rule drops")
+		errs.Failf("flood.apply", "auto takes failsafe ports or prefixes: a rule could lock you out")
 	case auto && !bool(c.Samples):
 		errs.Failf("flood.apply", "auto takes samples: without them, no flood is seen")
 	case c.Flood.Trial >= c.Flood.TTL:

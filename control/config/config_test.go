@@ -487,7 +487,7 @@ func TestErrors(t *testing.T) {
 		{eth0 + "learning: {half_life: 0.5ms}", []string{`2:23: learning.half_life: 500µs is not between 1s and 1d`}, true},
 		{eth0 + "flood: {apply: always}", []string{`2:16: flood.apply: unknown apply "always": want ask or auto`}, false},
 		{eth0 + "flood: {apply: auto}", []string{`2:16: flood.apply: auto takes collateral: without it, weir does not know whom a pattern cuts off`}, true},
-		{eth0 + "collateral: 2048\nflood: {apply: auto}", []string{`3:16: flood.apply: auto takes failsafe ports or prefixes, by which you reach this host whatever a rule drops`}, true},
+		{eth0 + "collateral: 2048\nflood: {apply: auto}", []string{`3:16: flood.apply: auto takes failsafe ports or prefixes: a rule could lock you out`}, true},
 		{eth0 + "collateral: 2048\nfailsafe: {ports: [tcp/22]}\nsamples: false\nflood: {apply: auto}", []string{`5:16: flood.apply: auto takes samples: without them, no flood is seen`}, true},
 		{eth0 + "flood: {ttl: 10s, trial: 20s}", []string{`2:26: flood.trial: 20s is not shorter than ttl, 10s`}, true},
 		{eth0 + "flood: {ttl: 2d}", []string{`2:14: flood.ttl: 2d is not between 10s and 1d`}, true},
