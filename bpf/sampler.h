@@ -230,8 +230,8 @@ static __always_inline void record_transport(struct cursor *c, const struct pack
 }
 
 /*
- * Parses the headers of this CPU's packet again, from that of IP on, and reads its fields, but for
- * the addresses. found is the offset of the header << 16 | its EtherType.
+ * Parses the headers of this CPU's packet again, from that of IP on, and reads its fields. found is
+ * the offset of the header << 16 | its EtherType.
  */
 static __always_inline void record_fields(struct context *ctx, __u32 found, struct packet *p,
 					  struct sampler_record *r)
@@ -243,6 +243,12 @@ static __always_inline void record_fields(struct context *ctx, __u32 found, stru
 		return;
 	r->family = p->family;
 	r->proto = p->proto;
+	r->src[0] = p->src[0];
+	r->dst[0] = p->dst[0];
+	for (int n = 1; n < 4 && p->family == 6; n++) {
+		r->src[n] = p->src[n];
+		r->dst[n] = p->dst[n];
+	}
 	if (p->has_ports) {
 		r->src_port = bpf_ntohl(p->ports) >> 16;
 		r->dst_port = bpf_ntohl(p->ports);
@@ -317,14 +323,6 @@ __noinline int take_sample(struct context *ctx, __u32 reason)
 	if (found <= 0)
 		return 0;
 	record_fields(ctx, found, p, r);
-	if (!p->family) /* impossible */
-		return 0;
-	r->src[0] = p->src[0];
-	r->dst[0] = p->dst[0];
-	for (int n = 1; n < 4 && p->family == 6; n++) {
-		r->src[n] = p->src[n];
-		r->dst[n] = p->dst[n];
-	}
 	return 0;
 }
 
