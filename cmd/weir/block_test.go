@@ -33,6 +33,7 @@ type fakeDaemon struct {
 	asked      string // of which list Collateral was asked
 	served
 	lists     []api.List
+	old       time.Duration                 // since they were so
 	outcomes  map[string][]api.FetchOutcome // by list
 	reloaded  api.Reloaded
 	status    api.Status
@@ -85,7 +86,9 @@ func (d *fakeDaemon) Change(_ context.Context, c api.Change) (api.Changed, error
 	return changed, nil
 }
 
-func (d *fakeDaemon) Lists() []api.List { return d.lists }
+func (d *fakeDaemon) Lists() api.Lists {
+	return api.Lists{Lists: d.lists, At: time.Now().Add(-d.old)}
+}
 
 func (d *fakeDaemon) Drops(_ context.Context, asked api.DropsQuestion) (api.Drops, error) {
 	d.dropsAsked = asked

@@ -65,7 +65,7 @@ func TestTrialsShown(t *testing.T) {
 	for _, l := range trials {
 		lists = append(lists, api.List{Name: l.List, For: "tcp/22", Trial: &l.Trial})
 	}
-	printLists(&b, lists, now)
+	printLists(&b, &api.Lists{Lists: lists, At: now}, now)
 	for i, text := range texts {
 		for _, want := range []string{"TRIAL: list " + trials[i].List + " " + text, trials[i].List + ": TRIAL: it " + text, trials[i].List + ": only for tcp/22"} {
 			if !strings.Contains(b.String(), want+"\n") {

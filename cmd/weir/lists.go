@@ -18,6 +18,10 @@ import (
 	"weir/control/api/client"
 )
 
+// listsFresh is for how long lists are as they are now: a daemon describes them each second, when it is
+// not busy.
+const listsFresh = 2 * time.Second
+
 func newLists() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "lists [--versions LIST --diff [VERSION...]]",
@@ -74,7 +78,7 @@ second against the first. VERSION is the beginning of a checksum.`,
 			case a.ListsWorth != nil:
 				printWorth(c.OutOrStdout(), a.ListsWorth, time.Now())
 			case a.Lists != nil:
-				printLists(c.OutOrStdout(), a.Lists.Lists, time.Now())
+				printLists(c.OutOrStdout(), a.Lists, time.Now())
 			default:
 				printVersions(c.OutOrStdout(), a.ListVersions, time.Now())
 			}
@@ -154,7 +158,11 @@ func printDiff(out io.Writer, sign string, entries []string, more int) {
 	}
 }
 
-func printLists(out io.Writer, lists []api.List, now time.Time) {
+func printLists(out io.Writer, of *api.Lists, now time.Time) {
+	lists := of.Lists
+	if now.Sub(of.At) > listsFresh {
+		fmt.Fprintf(out, "as of %s: the daemon is busy\n\n", relative(&of.At, now))
+	}
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	const row = "%s\t%s\t%s\t%10s\t%6s\t%13s\t%s\t%s\t%s\n"
 	fmt.Fprintf(t, row, "list", "action", "direction", "entries", "manual", "packets", "feeds", "read", "next")

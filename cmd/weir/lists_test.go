@@ -51,6 +51,10 @@ func TestNearly(t *testing.T) {
 }
 
 func TestLists(t *testing.T) {
+	busy := &fakeDaemon{lists: someLists(), old: 12 * time.Second}
+	if code, out, log := weir(t, "", "lists", "--socket", serveDaemon(t, busy)); code != exitOK || !strings.HasPrefix(out, "as of 12s ago: the daemon is busy\n\nlist ") {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
 	socket := serveDaemon(t, &fakeDaemon{lists: someLists()})
 	code, out, log := weir(t, "", "lists", "--socket", socket)
 	const want = `list      action  direction     entries  manual        packets  feeds                read     next

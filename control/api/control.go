@@ -68,7 +68,8 @@ type Changed struct {
 
 // Lists are the active lists: GET /v1/lists.
 type Lists struct {
-	Lists []List `json:"lists"`
+	Lists []List    `json:"lists"`
+	At    time.Time `json:"at"` // when they were so: before the question, where the daemon was busy
 }
 
 // List is an active list.

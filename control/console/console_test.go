@@ -97,13 +97,13 @@ func (d *daemon) Top() *api.Top {
 	}
 }
 
-func (d *daemon) Lists() []api.List {
-	return append([]api.List{
+func (d *daemon) Lists() api.Lists {
+	return api.Lists{Lists: append([]api.List{
 		{Name: "drop", Action: api.Block, Entries: 9, Packets: new(uint64(400)), Feeds: []api.FeedSource{
 			{Source: "https://example.com/feed" + d.hostile, Outcome: api.Failed, Failure: "stalled", Error: "no data" + d.hostile, Failures: 3, BadLines: 1, FirstBad: []string{"bad" + d.hostile}},
 		}},
 		{Name: "quiet", Action: api.Block, Entries: 7, Packets: new(uint64(0)), LeftOut: []api.LeftOut{{Entry: "192.0.2.1" + d.hostile, CutOff: "the gateway" + d.hostile}}},
-	}, d.more...)
+	}, d.more...)}
 }
 
 func (d *daemon) Worth(context.Context) (api.ListsWorth, error) {

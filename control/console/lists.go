@@ -107,7 +107,7 @@ func (r *listRow) conversed() int {
 func (c *Console) listsAsked(q *http.Request, v *view) {
 	l := &v.lists
 	l.ask(q.URL.Query())
-	lists, rates := c.daemon.Lists(), v.listRates()
+	lists, rates := c.daemon.Lists().Lists, v.listRates()
 	l.of = len(lists)
 	for i := range lists {
 		r := listRow{List: &lists[i], rate: rates[lists[i].Name]}

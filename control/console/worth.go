@@ -130,7 +130,7 @@ func (c *Console) worthAsked(q *http.Request, v *view) {
 		return
 	}
 	trial := make(map[string]bool)
-	for _, of := range c.daemon.Lists() {
+	for _, of := range c.daemon.Lists().Lists {
 		trial[of.Name] = of.Trial != nil && !of.Trial.Enforced
 	}
 	l.of = len(l.valued.all.Lists)

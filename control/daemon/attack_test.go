@@ -240,7 +240,7 @@ func TestShapesBesideManyLists(t *testing.T) {
 	defer stop()
 	started := processTime(t) - began
 	var left int
-	for _, l := range d.readings.Lists() {
+	for _, l := range d.readings.Lists().Lists {
 		for _, s := range l.Spare {
 			left += s.Entries
 		}

@@ -32,7 +32,7 @@ func TestBusy(t *testing.T) {
 			close(release)
 		}
 	}()
-	if lists := d.readings.Lists(); len(lists) != 3 || lists[0].Name != "culprit" || lists[0].Entries != 1 {
+	if lists := d.readings.Lists().Lists; len(lists) != 3 || lists[0].Name != "culprit" || lists[0].Entries != 1 {
 		t.Errorf("%+v", lists)
 	}
 	m.until("the status says that it is busy", func() bool {

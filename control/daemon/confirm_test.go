@@ -205,7 +205,7 @@ func TestRollbackKeepsEngine(t *testing.T) {
 		t.Error("an engine was built to roll back")
 	}
 	await(t, "entries of the file", 1, func() (n uint64) {
-		for _, l := range d.readings.Lists() {
+		for _, l := range d.readings.Lists().Lists {
 			if l.Name == good[0].Name {
 				n = uint64(l.Entries)
 			}

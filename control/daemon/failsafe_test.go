@@ -21,7 +21,7 @@ func TestOverFailsafe(t *testing.T) {
 		"lists: {l: {direction: %s, exclude_private: true, sources: [{file: %s}]}}"
 	for _, direction := range []string{"src", "both"} {
 		d, stop := m.start(fmt.Sprintf(lists, direction, path))
-		l := d.readings.Lists()[0]
+		l := d.readings.Lists().Lists[0]
 		if l.Entries != 2 || len(l.LeftOut) != 3 || l.LeftOut[0].Failsafe == "" {
 			t.Errorf("%s: %+v", direction, l)
 		}

@@ -111,13 +111,13 @@ func becomes(t *testing.T, d *Daemon, from string, want verdict.Action) {
 	t.Helper()
 	for deadline := wait.Deadline(); verdictOf(t, d, from) != want; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("packets from %s: want %v; lists %+v, status %+v", from, want, d.readings.Lists(), d.readings.Status().Fleet)
+			t.Fatalf("packets from %s: want %v; lists %+v, status %+v", from, want, d.readings.Lists().Lists, d.readings.Status().Fleet)
 		}
 	}
 }
 
 func listNamed(d *Daemon, name string) *api.List {
-	for _, l := range d.readings.Lists() {
+	for _, l := range d.readings.Lists().Lists {
 		if l.Name == name {
 			return &l
 		}
@@ -257,7 +257,7 @@ func TestFleetGuard(t *testing.T) {
 				return
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("%+v", d.readings.Lists())
+				t.Fatalf("%+v", d.readings.Lists().Lists)
 			}
 		}
 	}

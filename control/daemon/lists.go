@@ -22,25 +22,25 @@ type lister struct {
 	active     *active
 	meter      *traffic.Meter
 	collateral *observe.Conversations
-	last       atomic.Pointer[[]api.List] // as last described
+	last       atomic.Pointer[api.Lists] // as last described
 }
 
 // Lists implements [server.Snapshots].
-func (n *lister) Lists() (lists []api.List) {
+func (n *lister) Lists() (all api.Lists) {
 	ctx, cancel := context.WithTimeout(context.Background(), listsWait)
 	defer cancel()
-	if err := n.loop.Do(ctx, func() error { lists = n.describe(); return nil }); err != nil {
+	if err := n.loop.Do(ctx, func() error { all = n.describe(); return nil }); err != nil {
 		if last := n.last.Load(); last != nil {
-			lists = slices.Clone(*last)
+			all = api.Lists{Lists: slices.Clone(last.Lists), At: last.At}
 		}
 	}
-	for i := range lists {
-		lists[i].Trial = trialShown(lists[i].Trial)
+	for i := range all.Lists {
+		all.Lists[i].Trial = trialShown(all.Lists[i].Trial)
 	}
-	return lists
+	return all
 }
 
 // describe describes the lists as they are. It is for Run's goroutine.
-func (n *lister) describe() []api.List {
-	return n.active.prepared.Describe(n.meter.Hits(), n.collateral.Last())
+func (n *lister) describe() api.Lists {
+	return api.Lists{Lists: n.active.prepared.Describe(n.meter.Hits(), n.collateral.Last()), At: time.Now()}
 }

@@ -45,7 +45,7 @@ func TestListsAreGuarded(t *testing.T) {
 		if got := verdictOf(t, d.Daemon, firstSource); got != verdict.Drop {
 			t.Errorf("%s: the rest of the list is lost: %v", when, got)
 		}
-		for _, l := range d.readings.Lists() {
+		for _, l := range d.readings.Lists().Lists {
 			if l.Name == "feed" && len(l.LeftOut) != leftOut {
 				t.Errorf("%s: left out: %+v", when, l.LeftOut)
 			}
@@ -58,7 +58,7 @@ func TestListsAreGuarded(t *testing.T) {
 		}
 	}
 	expect("at the start", verdict.Pass, 1)
-	for _, l := range d.readings.Lists() {
+	for _, l := range d.readings.Lists().Lists {
 		if l.Name == "feed" && (l.LeftOut[0].Entry != local || !strings.Contains(l.LeftOut[0].CutOff, "the connected network "+local) || l.Private != 2) {
 			t.Errorf("%+v", l)
 		}
@@ -96,7 +96,7 @@ func TestListsAreGuarded(t *testing.T) {
 	}
 	for end := wait.Deadline(); ; time.Sleep(10 * time.Millisecond) {
 		left := -1
-		for _, l := range d.readings.Lists() {
+		for _, l := range d.readings.Lists().Lists {
 			if l.Name == "feed" {
 				left = len(l.LeftOut)
 			}
@@ -343,7 +343,7 @@ func TestGuardAfterAllowed(t *testing.T) {
 	if _, ok := d.journal.Get("left", k); ok {
 		t.Error("what has left the source stays")
 	}
-	for _, l := range d.readings.Lists() {
+	for _, l := range d.readings.Lists().Lists {
 		if l.Name == "feed" && len(l.LeftOut) != 1 {
 			t.Errorf("left out: %+v", l.LeftOut)
 		}
@@ -462,7 +462,7 @@ func TestExcludePrivate(t *testing.T) {
 		r.lists(t, feedFile(t, "feed.txt", "10.1.0.0/16\n192.168.1.1\n0.0.0.0\n127.0.0.1\nfc00::/8\nfe80::1\n192.0.2.1\n192.0.0.0/9\n"))
 		r.change(func(c *config.Config) { c.Lists[0].ExcludePrivate = excluded })
 		d := begin(t, r)
-		l := d.readings.Lists()[slices.IndexFunc(d.readings.Lists(), func(l api.List) bool { return l.Name == "feed" })]
+		l := d.readings.Lists().Lists[slices.IndexFunc(d.readings.Lists().Lists, func(l api.List) bool { return l.Name == "feed" })]
 		if l.Private != 6 || l.Entries != entries || l.PrivateBlocked == excluded || len(l.FirstPrivate) == 0 || l.FirstPrivate[0] != "0.0.0.0" {
 			t.Errorf("%+v", l)
 		}

@@ -96,7 +96,7 @@ func TestManyLists(t *testing.T) {
 		// Beside others, on a slow machine, thousands of lists take minutes.
 		for deadline := time.Now().Add(time.Minute + time.Duration(n)*200*time.Millisecond); ; {
 			active, began := 0, time.Now()
-			for _, l := range d.readings.Lists() {
+			for _, l := range d.readings.Lists().Lists {
 				if l.Entries == 1 && strings.HasPrefix(l.Name, "customer-") {
 					active++
 				}

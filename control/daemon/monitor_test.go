@@ -244,8 +244,8 @@ func TestTimesByTheClock(t *testing.T) {
 			d.readings.status.Store(&noted)
 			s = d.readings.Status()
 			described := d.readings.lister.last.Load()
-			d.readings.lister.last.Store(&[]api.List{{Name: "drop", Trial: &noted.Trials[0].Trial}})
-			lists = d.readings.Lists() // as last described: this goroutine is busy
+			d.readings.lister.last.Store(&api.Lists{Lists: []api.List{{Name: "drop", Trial: &noted.Trials[0].Trial}}})
+			lists = d.readings.Lists().Lists // as last described: this goroutine is busy
 			d.readings.lister.last.Store(described)
 			return nil
 		}); err != nil {

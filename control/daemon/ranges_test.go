@@ -21,7 +21,7 @@ func TestManyPorts(t *testing.T) {
 	if !errors.As(err, &bad) || !errors.Is(bad.Err, api.ErrMaxChange) || bad.Entry == nil || *bad.Entry != api.MaxChange/4096 {
 		t.Errorf("%+v, %v", bad, err)
 	}
-	for _, l := range d.readings.Lists() {
+	for _, l := range d.readings.Lists().Lists {
 		if l.Manual > 0 {
 			t.Errorf("list %s has %d manual entries", l.Name, l.Manual)
 		}

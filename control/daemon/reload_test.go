@@ -47,7 +47,7 @@ func TestReloadRefused(t *testing.T) {
 func awaitSchedule(t *testing.T, d *Daemon) {
 	t.Helper()
 	await(t, "feeds are read", 1, func() (read uint64) {
-		for _, l := range d.readings.Lists() {
+		for _, l := range d.readings.Lists().Lists {
 			for _, f := range l.Feeds {
 				if f.Next != nil {
 					read++
@@ -118,7 +118,7 @@ func TestReloadOtherProof(t *testing.T) {
 		if got := verdictOf(t, d.Daemon, firstSource); got != verdict.Drop {
 			t.Errorf("%v", got)
 		}
-		for _, l := range d.readings.Lists() {
+		for _, l := range d.readings.Lists().Lists {
 			if l.Name == "feed" && (l.Entries != 1 || l.Feeds[0].Entries != 1 || l.Feeds[0].Outcome != api.Failed || l.Feeds[0].Read != nil) {
 				t.Errorf("%+v", l)
 			}

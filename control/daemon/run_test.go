@@ -57,7 +57,7 @@ func TestRunEnds(t *testing.T) {
 	if _, err := d.changes.Change(ctx, api.Change{Action: api.Block, Entries: []string{cleanSource}}); err == nil || ctx.Err() != nil {
 		t.Errorf("a command after the end: %v, %v", err, ctx.Err())
 	}
-	if after, last := d.readings.Lists(), d.readings.lister.last.Load(); last == nil && after != nil || last != nil && !reflect.DeepEqual(after, *last) {
+	if after, last := d.readings.Lists(), d.readings.lister.last.Load(); last == nil && after.Lists != nil || last != nil && !reflect.DeepEqual(after, *last) {
 		t.Errorf("lists after the end: %+v", after)
 	}
 }
@@ -132,9 +132,10 @@ func TestRunWaitsForFeeds(t *testing.T) {
 // there are none.
 func TestListsWhileItStops(t *testing.T) {
 	n := &lister{loop: newLoop(nil)}
-	n.last.Store(&[]api.List{{Name: "drop"}})
+	at := time.Now().Add(-time.Minute)
+	n.last.Store(&api.Lists{Lists: []api.List{{Name: "drop"}}, At: at})
 	close(n.loop.ended)
-	if all := n.Lists(); len(all) != 1 || all[0].Name != "drop" {
+	if all := n.Lists(); len(all.Lists) != 1 || all.Lists[0].Name != "drop" || !all.At.Equal(at) {
 		t.Errorf("%+v", all)
 	}
 }

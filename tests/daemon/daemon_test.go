@@ -374,13 +374,18 @@ func (h *host) mustChange(list string, remove bool, entries ...string) {
 	}
 }
 
-// list returns a list as reported by the daemon.
+// list returns a list as it is now.
 func (h *host) list(name string) api.List {
 	h.t.Helper()
-	all, err := h.api.Lists(h.t.Context())
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	var all *api.Lists
+	asked := time.Now()
+	h.eventually("the daemon describes its lists", func() (described bool) {
+		var err error
+		if all, err = h.api.Lists(h.t.Context()); err != nil {
+			h.t.Fatal(err)
+		}
+		return !all.At.Before(asked)
+	})
 	i := slices.IndexFunc(all.Lists, func(l api.List) bool { return l.Name == name })
 	if i < 0 {
 		h.t.Fatalf("no list %s: %+v", name, all.Lists)

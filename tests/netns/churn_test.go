@@ -112,7 +112,7 @@ func TestChurnUnderLoad(t *testing.T) {
 	}
 	defer attached.Close()
 	for deadline := wait.Deadline(); ; time.Sleep(10 * time.Millisecond) {
-		if all := f.Lists(); all[1].Entries >= len(sources)/2 {
+		if all := f.Lists().Lists; all[1].Entries >= len(sources)/2 {
 			break
 		}
 		if time.Now().After(deadline) {

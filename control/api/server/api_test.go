@@ -440,7 +440,7 @@ type (
 	controls interface {
 		Explain(context.Context, string, bool) (api.Explanation, error)
 		ExplainFrames(context.Context, [][]byte) ([]api.Explanation, error)
-		Lists() []api.List
+		Lists() api.Lists
 		Drops(context.Context, api.DropsQuestion) (api.Drops, error)
 		History(context.Context, api.HistoryQuestion) (api.History, error)
 		Change(context.Context, api.Change) (api.Changed, error)

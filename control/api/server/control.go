@@ -31,7 +31,8 @@ func readWithin(query url.Values) (time.Duration, error) {
 func controlRoutes(c Daemon) []route {
 	return slices.Concat(changeRoutes(c.Change), refreshRoutes(c.Refresh), []route{
 		{http.MethodGet, api.ListsPath, func(http.ResponseWriter, *http.Request) (any, error) {
-			lists := slices.Clone(list(c.Lists())) // the daemon's slice must not change
+			all := c.Lists()
+			lists := slices.Clone(list(all.Lists)) // the daemon's slice must not change
 			for i := range lists {
 				lists[i].Feeds, lists[i].LeftOut, lists[i].Spare = list(lists[i].Feeds), list(lists[i].LeftOut), list(lists[i].Spare)
 				lists[i].Feeds = slices.Clone(lists[i].Feeds)
@@ -39,7 +40,7 @@ func controlRoutes(c Daemon) []route {
 					lists[i].Feeds[j].FirstBad = list(lists[i].Feeds[j].FirstBad)
 				}
 			}
-			return api.Lists{Lists: lists}, nil
+			return api.Lists{Lists: lists, At: all.At}, nil
 		}},
 		{http.MethodGet, api.WorthPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			w, err := c.Worth(q.Context())

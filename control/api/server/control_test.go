@@ -26,6 +26,7 @@ import (
 // control is a daemon with fixed answers that records its requests.
 type control struct {
 	lists     []api.List
+	at        time.Time // when they were so
 	outcomes  []api.FetchOutcome
 	reloaded  api.Reloaded
 	answers   []api.Answer
@@ -54,7 +55,7 @@ func (c *control) Change(_ context.Context, change api.Change) (api.Changed, err
 	return api.Changed{List: "manual", Added: len(change.Entries)}, err
 }
 
-func (c *control) Lists() []api.List { return c.lists }
+func (c *control) Lists() api.Lists { return api.Lists{Lists: c.lists, At: c.at} }
 
 func (c *control) Drops(_ context.Context, asked api.DropsQuestion) (api.Drops, error) {
 	return api.Drops{By: asked.By, Packets: 7, Drops: []api.Drop{{Key: "192.0.2.1", Direction: "in", Packets: 7}}}, c.ask(asked)
@@ -226,7 +227,7 @@ func TestWhatIsToldArrives(t *testing.T) {
 	}{
 		{"add", func() (any, error) { return client.Change(t.Context(), add) }, &api.Changed{List: "manual", Added: 2}},
 		{"remove", func() (any, error) { return client.Change(t.Context(), remove) }, &api.Changed{List: "manual", Removed: 1}},
-		{"lists", func() (any, error) { return client.Lists(t.Context()) }, &api.Lists{Lists: c.lists}},
+		{"lists", func() (any, error) { return client.Lists(t.Context()) }, &api.Lists{Lists: c.lists, At: c.at}},
 		{"refresh", func() (any, error) { return client.Refresh(t.Context(), "") }, &api.Refreshed{Sources: c.outcomes}},
 		{"refresh one", func() (any, error) { return client.Refresh(t.Context(), "a/b ü") }, &api.Refreshed{Sources: c.outcomes}},
 		{"rollback", func() (any, error) { return client.Rollback(t.Context(), "a/b ü") }, &api.Refreshed{Sources: c.outcomes[:1]}},

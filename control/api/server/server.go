@@ -57,7 +57,7 @@ type Snapshots interface {
 	Weights() *api.Weights
 	// Floods returns what is known of floods. No slice of a flood is nil.
 	Floods() api.Floods
-	Lists() []api.List
+	Lists() api.Lists
 }
 
 // Streamer has events.
