@@ -4,13 +4,18 @@
  * of lists do not have. There are few, tried in order; each ends by itself. One on trial only
  * counts. The twin is Patterns in filter/flood.
  *
- * A packet is read whole only where a pattern has its addresses, protocol and ports.
+ * A packet's fields are read only where a pattern has its addresses, protocol and ports: of most,
+ * where they lie in the frame; of others, as samples have them.
  */
 #ifndef WEIR_PATTERN_H
 #define WEIR_PATTERN_H
 
 #include <linux/bpf.h>
 #include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
@@ -41,6 +46,8 @@ enum pattern_field {
 	PATTERN_FIELDS,
 };
 
+#define FIELD_SLOTS 16 /* a power of two, PATTERN_FIELDS at least: so an index is within bounds */
+
 #define PATTERN_ABSENT 0xffffffff /* within no bounds but those that leave a field open */
 
 struct field_bounds {
@@ -58,13 +65,14 @@ struct pattern {
 	__u32 src_mask[4];
 	__u32 dst[4];
 	__u32 dst_mask[4];
-	struct field_bounds fields[PATTERN_FIELDS];
+	struct field_bounds fields[FIELD_SLOTS];
 	struct penalty rate; /* cost PENALTY_BLOCK: all are dropped */
-	__u32 rows;	     /* of the first: up to the last pattern */
 	__u32 state;	     /* PATTERN_OFF, PATTERN_TRIAL, PATTERN_ENFORCED: written last */
 	__u8 family;	     /* 0: of both */
 	__u8 by_bytes;
-	__u8 pad[54];
+	__u8 asks;		    /* fields with bounds, beside the protocol */
+	__u8 asked[PATTERN_FIELDS]; /* which these are */
+	__u8 pad[13];
 };
 
 _Static_assert(sizeof(struct pattern) == 256, "patterns do not share cache lines");
@@ -77,17 +85,26 @@ struct pattern_counters {
 };
 
 struct pattern_cpu {
-	struct sampler_record record; /* of the packet */
-	__u32 values[PATTERN_FIELDS];
+	struct sampler_record record; /* of the packet, if it was not read in place */
+	__u32 values[FIELD_SLOTS];
+	__u64 now;     /* the kernel's clock at the last tick that a packet has seen */
+	__u64 jiffies; /* at that tick */
+	__u32 conversing;
 	__u32 last; /* the number of the pattern that has dropped a packet, from 1 */
-	__u32 pad[3];
+	__u32 pad[10];
 	struct pattern_counters of[MAX_PATTERNS];
 };
 
 _Static_assert(sizeof(struct pattern_cpu) % 64 == 0, "CPUs do not share cache lines");
 
-/* max_entries: MAX_PATTERNS, and the number of possible CPUs */
-ARRAY(patterns, struct pattern);
+struct pattern_table {
+	struct pattern rows[MAX_PATTERNS];
+	__u32 used; /* rows up to the last pattern */
+	__u32 pad[15];
+};
+
+/* max_entries: 1, and the number of possible CPUs */
+ARRAY(patterns, struct pattern_table);
 ARRAY(pattern_cpus, struct pattern_cpu);
 
 /* Whether there are patterns. */
@@ -111,39 +128,124 @@ static __always_inline int count_pattern(__u32 len)
 	return mine->last;
 }
 
-/* Reads the fields of this CPU's packet. A global function, like those in lists.h. */
+/* Whether a protocol has ports to patterns, or a type and a code in their place. */
+static __always_inline int has_port_fields(__u8 proto)
+{
+	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP ||
+	       proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6;
+}
+
+static __always_inline void set_conversing(struct pattern_cpu *mine, __u32 conversing)
+{
+	mine->conversing = conversing;
+	mine->values[PATTERN_STRANGER] = conversing == STRANGER;
+}
+
+/* Reads the fields of this CPU's packet as a sample has them. A global function, like those in lists.h. */
 __noinline int read_fields(struct context *ctx)
 {
 	struct pattern_cpu *mine = patterns_here();
 	struct cpu_row *row = this_row();
 	struct sampler_record *r;
+	__u32 tcp, ports, *values;
 	struct packet *p;
-	__u32 tcp, ports;
 
 	if (!row || !mine) /* impossible */
 		return 0;
 	p = &row->packet;
 	r = &mine->record;
+	values = mine->values;
 	*r = (struct sampler_record){};
 	record_fields(ctx, p->network << 16 | (p->family == 4 ? ETH_P_IP : ETH_P_IPV6), p, r);
 	tcp = r->proto == IPPROTO_TCP && r->header_length;
-	ports = r->fragment != FRAGMENT_LATER &&
-		(r->proto == IPPROTO_TCP || r->proto == IPPROTO_UDP || r->proto == IPPROTO_SCTP ||
-		 r->proto == IPPROTO_ICMP || r->proto == IPPROTO_ICMPV6);
-	mine->values[PATTERN_PROTOCOL] = r->proto;
-	mine->values[PATTERN_FRAGMENT] = r->fragment;
-	mine->values[PATTERN_FLAGS] = tcp ? r->flags : PATTERN_ABSENT;
-	mine->values[PATTERN_LENGTH] = r->length;
-	mine->values[PATTERN_SRC_PORT] = ports ? r->src_port : PATTERN_ABSENT;
-	mine->values[PATTERN_DST_PORT] = ports ? r->dst_port : PATTERN_ABSENT;
-	mine->values[PATTERN_TTL] = r->ttl;
-	mine->values[PATTERN_ID] = p->family == 4 ? r->id : PATTERN_ABSENT;
-	mine->values[PATTERN_HEADER_LENGTH] = tcp ? r->header_length : PATTERN_ABSENT;
-	mine->values[PATTERN_WINDOW] = tcp ? r->window : PATTERN_ABSENT;
-	mine->values[PATTERN_PAYLOAD] = (__u32)r->payload[0] << 24 | r->payload[1] << 16 |
-					r->payload[2] << 8 | r->payload[3];
-	mine->values[PATTERN_STRANGER] = r->conversing == STRANGER;
+	ports = r->fragment != FRAGMENT_LATER && has_port_fields(r->proto);
+	values[PATTERN_FRAGMENT] = r->fragment;
+	values[PATTERN_FLAGS] = tcp ? r->flags : PATTERN_ABSENT;
+	values[PATTERN_LENGTH] = r->length;
+	values[PATTERN_SRC_PORT] = ports ? r->src_port : PATTERN_ABSENT;
+	values[PATTERN_DST_PORT] = ports ? r->dst_port : PATTERN_ABSENT;
+	values[PATTERN_TTL] = r->ttl;
+	values[PATTERN_ID] = p->family == 4 ? r->id : PATTERN_ABSENT;
+	values[PATTERN_HEADER_LENGTH] = tcp ? r->header_length : PATTERN_ABSENT;
+	values[PATTERN_WINDOW] = tcp ? r->window : PATTERN_ABSENT;
+	values[PATTERN_PAYLOAD] = (__u32)r->payload[0] << 24 | r->payload[1] << 16 |
+				  r->payload[2] << 8 | r->payload[3];
+	set_conversing(mine, r->conversing);
 	return 0;
+}
+
+/*
+ * Reads the fields of this CPU's packet where they lie, but for whether it is of a stranger: of a
+ * whole one without options of IP or extension headers, whose headers are within the first buffer.
+ * Returns whether it is one.
+ */
+static __always_inline int read_in_place(struct context *ctx, const struct packet *p, __u32 *values)
+{
+	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	const void *ip = data + p->network, *next;
+	__u32 length, ports = 0;
+
+	if (no_link_header || !p->plain || p->reason != REASON_CLEAN)
+		return 0;
+	if (p->family == 4) {
+		next = ip + sizeof(struct iphdr);
+		if (next + MIN_TRANSPORT > end || *(__u8 *)ip != 0x45)
+			return 0;
+		length = bpf_ntohs(*(__be16 *)(ip + 2));
+		values[PATTERN_ID] = bpf_ntohs(*(__be16 *)(ip + 4));
+		values[PATTERN_TTL] = *(__u8 *)(ip + 8);
+	} else {
+		next = ip + sizeof(struct ipv6hdr);
+		if (next + MIN_TRANSPORT > end)
+			return 0;
+		length = bpf_ntohs(*(__be16 *)(ip + 4));
+		if (length > 0xffff - sizeof(struct ipv6hdr))
+			return 0;
+		length += length ? sizeof(struct ipv6hdr) : 0;
+		values[PATTERN_ID] = PATTERN_ABSENT;
+		values[PATTERN_TTL] = *(__u8 *)(ip + 7);
+	}
+	if (!length) /* aggregated beyond 64 KiB */
+		return 0;
+	values[PATTERN_LENGTH] = length;
+	values[PATTERN_FRAGMENT] = 0;
+	values[PATTERN_FLAGS] = values[PATTERN_HEADER_LENGTH] = values[PATTERN_WINDOW] =
+		PATTERN_ABSENT;
+	ports = bpf_ntohl(*(__be32 *)next);
+	if (p->proto == IPPROTO_TCP) {
+		__u32 words;
+
+		if (next + sizeof(struct tcphdr) > end)
+			return 0;
+		words = *(__u8 *)(next + TCP_LENGTH) >> 4;
+		if (words) {
+			values[PATTERN_FLAGS] = *(__u8 *)(next + TCP_FLAGS);
+			values[PATTERN_HEADER_LENGTH] = words;
+			values[PATTERN_WINDOW] = bpf_ntohs(*(__be16 *)(next + 14));
+		}
+		next += words * 4;
+	} else if (p->proto == IPPROTO_UDP) {
+		next += sizeof(struct udphdr);
+	} else if (p->proto == IPPROTO_ICMP || p->proto == IPPROTO_ICMPV6) {
+		ports = (ports >> 24) << 16 | (ports >> 16 & 0xff);
+		next += MIN_TRANSPORT;
+	}
+	if (has_port_fields(p->proto)) {
+		values[PATTERN_SRC_PORT] = ports >> 16;
+		values[PATTERN_DST_PORT] = ports & 0xffff;
+	} else {
+		values[PATTERN_SRC_PORT] = values[PATTERN_DST_PORT] = PATTERN_ABSENT;
+	}
+	if (next + 4 <= end) {
+		values[PATTERN_PAYLOAD] = bpf_ntohl(*(__be32 *)next);
+		return 1;
+	}
+	if (end_of(ctx, p) != end - data) /* it goes on in another buffer */
+		return 0;
+	values[PATTERN_PAYLOAD] = 0;
+	for (int i = 24; i && next + 1 <= end; i -= 8, next++)
+		values[PATTERN_PAYLOAD] |= *(__u8 *)next << i;
+	return 1;
 }
 
 static __always_inline int is_within(const struct field_bounds *b, __u32 value)
@@ -174,66 +276,73 @@ static __always_inline int is_of_shape(const struct pattern *a, const struct pac
 
 static __always_inline int has_fields(const struct pattern *a, const struct pattern_cpu *mine)
 {
-	__u32 out = 0;
+	for (int i = 0; i < PATTERN_FIELDS && i < a->asks; i++) {
+		__u32 f = a->asked[i] % FIELD_SLOTS;
 
-	for (int i = 0; i < PATTERN_FIELDS; i++)
-		out |= !is_within(&a->fields[i], mine->values[i]);
-	return !out;
-}
-
-/* Whether this CPU's packet has the addresses, protocol and ports of a pattern. A global function. */
-__noinline int has_shape(void)
-{
-	__u32 first = 0, rows;
-	struct pattern *a = bpf_map_lookup_elem(&patterns, &first);
-	struct cpu_row *row = this_row();
-
-	if (!row || !a) /* impossible */
-		return 0;
-	rows = a->rows;
-	for (__u32 i = 0; i < MAX_PATTERNS && i < rows; i++) {
-		__u32 key = i;
-
-		a = bpf_map_lookup_elem(&patterns, &key);
-		if (!a) /* impossible */
+		if (!is_within(&a->fields[f], mine->values[f]))
 			return 0;
-		if (is_of_shape(a, &row->packet))
-			return 1;
 	}
-	return 0;
+	return 1;
 }
 
 /*
- * Returns REASON_PATTERN if a pattern drops this CPU's packet, whose fields were read, otherwise
- * REASON_CLEAN. A global function.
+ * The kernel's clock at the last tick. It is a load where that of now is a call: for ends, which
+ * may be a tick late, not for rates.
  */
-__noinline int try_patterns(void)
+static __always_inline __u64 tick(struct pattern_cpu *mine)
 {
-	__u32 first = 0, rows;
-	struct pattern_cpu *mine = patterns_here();
-	struct pattern *a = bpf_map_lookup_elem(&patterns, &first);
-	struct cpu_row *row = this_row();
-	__u64 now = bpf_ktime_get_ns();
-	struct packet *p;
+	__u64 jiffies = bpf_jiffies64();
 
-	if (!row || !mine || !a) /* impossible */
+	if (mine->jiffies != jiffies || !mine->now) {
+		mine->jiffies = jiffies;
+		mine->now = bpf_ktime_get_ns();
+	}
+	return mine->now;
+}
+
+#define FIELDS_UNREAD REASON_COUNT /* not a reason: read_fields() must be called before */
+
+/*
+ * Returns REASON_PATTERN if a pattern drops this CPU's packet, whose fields may have been read,
+ * otherwise REASON_CLEAN, or FIELDS_UNREAD. A global function.
+ */
+__noinline int try_patterns(struct context *ctx, __u32 read)
+{
+	struct cpu_row *row = this_row();
+	struct pattern_table *table;
+	struct pattern_cpu *mine = 0;
+	struct packet *p;
+	__u32 first = 0;
+
+	table = bpf_map_lookup_elem(&patterns, &first);
+	if (!row || !table) /* impossible */
 		return REASON_CLEAN;
 	p = &row->packet;
-	rows = a->rows;
-	for (__u32 i = 0; i < MAX_PATTERNS && i < rows; i++) {
-		struct pattern_counters *counters = &mine->of[i];
-		__u32 key = i;
+	for (__u32 i = 0; i < MAX_PATTERNS && i < table->used; i++) {
+		struct pattern *a = &table->rows[i];
+		struct pattern_counters *counters;
 
-		a = bpf_map_lookup_elem(&patterns, &key);
-		if (!a) /* impossible */
-			return REASON_CLEAN;
-		if (!is_of_shape(a, p) || !has_fields(a, mine) || now >= a->rate.until)
+		if (!is_of_shape(a, p))
 			continue;
+		if (!mine)
+			mine = patterns_here();
+		if (!mine) /* impossible */
+			return REASON_CLEAN;
+		if (!read) {
+			if (!read_in_place(ctx, p, mine->values))
+				return FIELDS_UNREAD;
+			set_conversing(mine, collateral ? conversing(ctx) : CONVERSING_UNKNOWN);
+			read = 1;
+		}
+		if (!has_fields(a, mine) || tick(mine) >= a->rate.until)
+			continue;
+		counters = &mine->of[i];
 		count(&counters->matched, p->len);
-		counters->conversing += mine->record.conversing == CONVERSANT;
-		counters->unknown += mine->record.conversing == CONVERSING_UNKNOWN;
+		counters->conversing += mine->conversing == CONVERSANT;
+		counters->unknown += mine->conversing == CONVERSING_UNKNOWN;
 		if (a->state != PATTERN_ENFORCED ||
-		    meter(&a->rate, a->by_bytes ? p->len : 1, now) == REASON_CLEAN)
+		    (a->rate.cost != PENALTY_BLOCK &&
+		     meter(&a->rate, a->by_bytes ? p->len : 1, bpf_ktime_get_ns()) == REASON_CLEAN))
 			continue;
 		mine->last = i + 1;
 		return REASON_PATTERN;
@@ -247,10 +356,13 @@ __noinline int try_patterns(void)
  */
 static __always_inline int match_patterns(struct context *ctx)
 {
-	if (!has_shape())
-		return REASON_CLEAN;
-	read_fields(ctx);
-	return try_patterns();
+	int r = try_patterns(ctx, 0);
+
+	if (__builtin_expect(r == FIELDS_UNREAD, 0)) {
+		read_fields(ctx);
+		r = try_patterns(ctx, 1);
+	}
+	return r;
 }
 
 #endif

@@ -138,7 +138,7 @@ __noinline int conversing(struct context *ctx)
 	int seen; /* the beginning of the conversation, by TCP */
 	struct connection k;
 
-	if (!collateral || !row || !may_have_connection(&row->packet))
+	if (!row || !may_have_connection(&row->packet))
 		return CONVERSING_UNKNOWN;
 	connection_of(&k, &row->packet);
 	if (row->packet.proto == IPPROTO_UDP) {
@@ -258,7 +258,7 @@ static __always_inline void record_fields(struct context *ctx, __u32 found, stru
 	c.at = PARSED_OFFSET(parsed) & 0xffffff;
 	if (c.at)
 		record_transport(&c, p, r);
-	r->conversing = conversing(ctx);
+	r->conversing = collateral ? conversing(ctx) : CONVERSING_UNKNOWN;
 }
 
 /* Of a reason: the packet took the lean path, and is not this CPU's packet yet. */

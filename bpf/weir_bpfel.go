@@ -335,17 +335,18 @@ type WeirPattern struct {
 	SrcMask [4]uint32
 	Dst     [4]uint32
 	DstMask [4]uint32
-	Fields  [12]struct {
+	Fields  [16]struct {
 		_     structs.HostLayout
 		Low   uint32
 		Width uint32
 	}
 	Rate    WeirPenalty
-	Rows    uint32
 	State   uint32
 	Family  uint8
 	ByBytes uint8
-	Pad     [54]uint8
+	Asks    uint8
+	Asked   [12]uint8
+	Pad     [13]uint8
 }
 
 type WeirPatternCounters struct {
@@ -365,12 +366,22 @@ type WeirPatternCounters struct {
 }
 
 type WeirPatternCpu struct {
-	_      structs.HostLayout
-	Record WeirSamplerRecord
-	Values [12]uint32
-	Last   uint32
-	Pad    [3]uint32
-	Of     [16]WeirPatternCounters
+	_          structs.HostLayout
+	Record     WeirSamplerRecord
+	Values     [16]uint32
+	Now        uint64
+	Jiffies    uint64
+	Conversing uint32
+	Last       uint32
+	Pad        [10]uint32
+	Of         [16]WeirPatternCounters
+}
+
+type WeirPatternTable struct {
+	_    structs.HostLayout
+	Rows [16]WeirPattern
+	Used uint32
+	Pad  [15]uint32
 }
 
 type WeirPenalty struct {

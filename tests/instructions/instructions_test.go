@@ -20,9 +20,11 @@ import (
 	"weir/control/stage"
 	digests "weir/control/stage/digest"
 	"weir/control/stage/first"
+	"weir/control/stage/police"
 	"weir/control/stage/sampler"
 	"weir/control/stage/tracker"
 	"weir/filter/blocked"
+	"weir/filter/flood"
 	"weir/filter/hash"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -74,8 +76,24 @@ func configurations(t *testing.T) []configuration {
 		{name: "approximate", config: engine.Config{Mode: membership.Approximate}},
 		{name: "not sampled, one in many", config: engine.Config{Parts: []engine.Part{new(sampler.Part)}}, gap: 1000},
 		{name: "not sampled, general path", config: engine.Config{Parts: []engine.Part{new(sampler.Part)}, NoLean: true}, gap: 1000},
+		{name: "pattern of other addresses", config: engine.Config{Parts: patterns("tcp length 9000 dst 203.0.113.1")}},
+		{name: "pattern of other fields", config: engine.Config{Parts: patterns("tcp length 9000", "udp length 9000")}},
+		{name: "pattern on trial", config: engine.Config{Parts: patterns("tcp ttl 64", "udp ttl 64")}},
 		{name: "sampled", config: engine.Config{Parts: []engine.Part{new(sampler.Part)}}},
 	}
+}
+
+// patterns are on trial.
+func patterns(texts ...string) []engine.Part {
+	var all []police.Pattern
+	for _, text := range texts {
+		u, err := flood.ParseRule(text)
+		if err != nil {
+			panic(err) // it is a constant
+		}
+		all = append(all, police.Pattern{Rule: u, Trial: true})
+	}
+	return []engine.Part{police.NewPatterns(all)}
 }
 
 type configuration struct {

@@ -1,6 +1,7 @@
 package police
 
 import (
+	"math"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -96,7 +97,7 @@ type Patterns struct {
 
 // placed are the patterns in the memory of a generation, which others share, as one in monitor mode.
 type placed struct {
-	rows  []bpf.WeirPattern
+	table *bpf.WeirPatternTable
 	cpus  []bpf.WeirPatternCpu
 	in    [flood.MaxPatterns]*Pattern // by row; nil: it is free
 	names Names
@@ -135,7 +136,7 @@ func (p *Patterns) Maps(out bool) (map[string]int, error) {
 	if out {
 		return nil, nil
 	}
-	return map[string]int{bpf.WeirMapPatterns: flood.MaxPatterns, bpf.WeirMapPatternCpus: loader.CPUs()}, nil
+	return map[string]int{bpf.WeirMapPatterns: 1, bpf.WeirMapPatternCpus: loader.CPUs()}, nil
 }
 
 // Fill sets the patterns in a generation.
@@ -143,7 +144,7 @@ func (p *Patterns) Fill(g *loader.Generation, _ *hash.Secret) error {
 	if !g.Has(bpf.WeirMapPatterns) {
 		return nil // it is of outgoing packets
 	}
-	at := &placed{rows: loader.EntriesOf[bpf.WeirPattern](g, bpf.WeirMapPatterns), cpus: loader.EntriesOf[bpf.WeirPatternCpu](g, bpf.WeirMapPatternCpus)}
+	at := &placed{table: &loader.EntriesOf[bpf.WeirPatternTable](g, bpf.WeirMapPatterns)[0], cpus: loader.EntriesOf[bpf.WeirPatternCpu](g, bpf.WeirMapPatternCpus)}
 	at.follow(p.patterns)
 	var all []*placed
 	if before := p.placed.Load(); before != nil {
@@ -166,7 +167,7 @@ func (p *Patterns) at(g *loader.Generation) *placed {
 		return nil
 	}
 	for _, at := range slices.Backward(*all) { // memory of one that was closed may be another's
-		if unsafe.Pointer(&at.rows[0]) == unsafe.Pointer(&words[0]) {
+		if unsafe.Pointer(at.table) == unsafe.Pointer(&words[0]) {
 			return at
 		}
 	}
@@ -197,7 +198,7 @@ func (p *placed) follow(patterns []Pattern) {
 			continue
 		}
 		stays[at], p.in[at] = true, of
-		atomic.StoreUint32(&p.rows[at].State, stateIn(of))
+		atomic.StoreUint32(&p.table.Rows[at].State, stateIn(of))
 	}
 	for len(added) > 0 && slices.Contains(p.in[:], nil) {
 		stays[p.place(added[0])] = true
@@ -206,7 +207,7 @@ func (p *placed) follow(patterns []Pattern) {
 	ended := false
 	for at := range p.in {
 		if p.in[at] != nil && !stays[at] {
-			atomic.StoreUint32(&p.rows[at].State, patternOff)
+			atomic.StoreUint32(&p.table.Rows[at].State, patternOff)
 			p.in[at], ended = nil, true
 		}
 	}
@@ -258,7 +259,7 @@ func (p *placed) place(of *Pattern) int {
 
 // write makes a row, which is off, a pattern's, with counters of zero.
 func (p *placed) write(at int, of *Pattern) {
-	row := bpf.WeirPattern{Rows: p.rows[at].Rows}
+	row := bpf.WeirPattern{}
 	for _, side := range []struct {
 		field      flood.Field
 		addr, mask *[4]uint32
@@ -270,9 +271,13 @@ func (p *placed) write(at int, of *Pattern) {
 			}
 		}
 	}
-	for f := range row.Fields {
-		lo, hi := of.Rule.Bounds(flood.Field(f))
+	for f := range flood.Field(len(row.Asked)) {
+		lo, hi := of.Rule.Bounds(f)
 		row.Fields[f].Low, row.Fields[f].Width = lo, hi-lo
+		if f != flood.Protocol && hi-lo < math.MaxUint32 {
+			row.Asked[row.Asks] = uint8(f)
+			row.Asks++
+		}
 	}
 	l := of.limit()
 	cost, burst := l.Words()
@@ -280,14 +285,14 @@ func (p *placed) write(at int, of *Pattern) {
 	if l.Bytes {
 		row.ByBytes = 1
 	}
-	p.rows[at] = row
+	p.table.Rows[at] = row
 	for cpu := range p.cpus {
 		p.cpus[cpu].Of[at] = bpf.WeirPatternCounters{}
 	}
-	if first := &p.rows[0].Rows; atomic.LoadUint32(first) <= uint32(at) {
-		atomic.StoreUint32(first, uint32(at+1))
+	if used := &p.table.Used; atomic.LoadUint32(used) <= uint32(at) {
+		atomic.StoreUint32(used, uint32(at+1))
 	}
-	atomic.StoreUint32(&p.rows[at].State, stateIn(of))
+	atomic.StoreUint32(&p.table.Rows[at].State, stateIn(of))
 }
 
 // PatternCounts are the packets that a pattern has matched.
