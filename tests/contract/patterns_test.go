@@ -1,6 +1,9 @@
 package contract
 
 import (
+	"errors"
+	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"testing"
@@ -8,10 +11,12 @@ import (
 
 	"weir/control/engine"
 	"weir/control/quantity"
+	"weir/control/replay"
 	"weir/control/stage/police"
 	"weir/filter/flood"
 	"weir/filter/packet"
 	"weir/filter/verdict"
+	"weir/loader"
 	"weir/tests/lab"
 	"weir/tests/long"
 )
@@ -89,8 +94,21 @@ func (r random) pattern(like []byte) (p police.Pattern) {
 	return p
 }
 
+// agreeSplit is agree, with so much of the frame in its first buffer, if it is split.
+func agreeSplit(g *engine.Generation, k *replay.Kernel, frame []byte, split bool, first int) (verdict.Outcome, error) {
+	if !split {
+		return agree(g, k, frame)
+	}
+	want := g.Decide(frame)
+	got, err := k.DecideSplit(frame, first)
+	if err == nil && got != want {
+		err = fmt.Errorf("%d bytes in the first buffer: kernel %+v, reference %+v", first, got, want)
+	}
+	return got, err
+}
+
 // Programs drop the packets of patterns as the twin does, beside all else, by XDP and by TC, on the lean
-// path and beside it, and count the same of each pattern.
+// path and beside it, wherever the first buffer of a frame ends, and count the same of each pattern.
 func TestPatterns(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
@@ -110,6 +128,9 @@ func TestPatterns(t *testing.T) {
 			frames = append(frames, f[:min(len(f), tcPage)])
 		}
 		var patterns []police.Pattern
+		if i%4 == 2 { // of what the first buffer of a frame may not have
+			patterns = append(patterns, police.Pattern{Rule: flood.Rule{Conditions: []flood.Condition{{Field: flood.Payload, Lo: 1, Hi: math.MaxUint32 - 1}}}, Trial: true})
+		}
 		for n := r.pick(1, 3, flood.MaxPatterns); len(patterns) < n; {
 			p := r.pattern(frames[r.IntN(len(frames))])
 			if !slices.ContainsFunc(patterns, func(o police.Pattern) bool { return o.Rule.String() == p.Rule.String() }) {
@@ -124,8 +145,13 @@ func TestPatterns(t *testing.T) {
 			e := tcEntries(round, lists, c, "in")
 			g, k = e[0].Generation, e[0].Kernel
 		}
+		split := false
+		if i%4 == 2 {
+			_, err := k.DecideSplit(make([]byte, 60), 14)
+			split = !errors.Is(err, loader.ErrNoSplit)
+		}
 		for _, frame := range frames {
-			o, err := agree(g, k, frame)
+			o, err := agreeSplit(g, k, frame, split, r.IntN(min(len(frame), 80)+1))
 			if err != nil {
 				t.Fatalf("%v: % x; %v", err, frame, patterns)
 			}
