@@ -55,6 +55,14 @@ struct field_bounds {
 	__u32 width; /* the highest value, less low */
 };
 
+/* Which packets of a pattern share its rate: flood.Sharing */
+enum pattern_sharing {
+	SHARED_BY_ALL,
+	SHARED_BY_SOURCE, /* or its network */
+	SHARED_BY_DESTINATION,
+	SHARED_BY_FLOW,
+};
+
 /* What a pattern does: see struct pattern. */
 #define PATTERN_OFF	 0
 #define PATTERN_TRIAL	 1
@@ -70,9 +78,11 @@ struct pattern {
 	__u32 state;	     /* PATTERN_OFF, PATTERN_TRIAL, PATTERN_ENFORCED: written last */
 	__u8 family;	     /* 0: of both */
 	__u8 by_bytes;
-	__u8 asks;		    /* fields with bounds, beside the protocol */
-	__u8 asked[PATTERN_FIELDS]; /* which these are */
-	__u8 pad[13];
+	__u8 asks;			/* fields with bounds, beside the protocol */
+	__u8 asked[PATTERN_FIELDS - 1]; /* which these are */
+	__u8 sharing;			/* enum pattern_sharing */
+	__u8 serial;			/* differs from that of the row's former pattern */
+	__u32 source_mask[3]; /* of SHARED_BY_SOURCE: of IPv4, and the first words of IPv6 */
 };
 
 _Static_assert(sizeof(struct pattern) == 256, "patterns do not share cache lines");
@@ -83,6 +93,25 @@ struct pattern_counters {
 	__u64 conversing;	/* packets of matched: see conversing() */
 	__u64 unknown;		/* of which it is not known whether they do */
 };
+
+/* Packets that share the rate of a pattern. What is not compared is 0. */
+struct pattern_sharers {
+	__u32 src[4];
+	__u32 dst[4];
+	__u32 ports;
+	__u8 row;
+	__u8 serial;
+	__u8 family;
+	__u8 proto;
+};
+
+/* When their buckets are full. Whose bucket was evicted begins with a full one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct pattern_sharers);
+	__type(value, __u64);
+} pattern_buckets SEC(".maps");
 
 struct pattern_cpu {
 	struct sampler_record record; /* of the packet, if it was not read in place */
@@ -107,8 +136,9 @@ struct pattern_table {
 ARRAY(patterns, struct pattern_table);
 ARRAY(pattern_cpus, struct pattern_cpu);
 
-/* Whether there are patterns. */
+/* Whether there are patterns, and ones with a rate that not all packets share. */
 volatile const __u8 patterning = 0;
+volatile const __u8 sharing_rates = 0;
 
 static __always_inline struct pattern_cpu *patterns_here(void)
 {
@@ -276,7 +306,7 @@ static __always_inline int is_of_shape(const struct pattern *a, const struct pac
 
 static __always_inline int has_fields(const struct pattern *a, const struct pattern_cpu *mine)
 {
-	for (int i = 0; i < PATTERN_FIELDS && i < a->asks; i++) {
+	for (int i = 0; i < PATTERN_FIELDS - 1 && i < a->asks; i++) {
 		__u32 f = a->asked[i] % FIELD_SLOTS;
 
 		if (!is_within(&a->fields[f], mine->values[f]))
@@ -298,6 +328,62 @@ static __always_inline __u64 tick(struct pattern_cpu *mine)
 		mine->now = bpf_ktime_get_ns();
 	}
 	return mine->now;
+}
+
+/*
+ * Holds this CPU's packet to the rate of a pattern, by what it shares that with. A global function.
+ */
+__noinline int meter_sharers(__u32 i)
+{
+	struct cpu_row *row = this_row();
+	struct pattern_sharers k = {};
+	struct pattern_table *table;
+	__u64 cost, now, fresh, *bucket;
+	const struct packet *p;
+	struct pattern *a;
+	__u32 first = 0;
+
+	table = bpf_map_lookup_elem(&patterns, &first);
+	if (!row || !table || i >= MAX_PATTERNS) /* impossible */
+		return REASON_CLEAN;
+	p = &row->packet;
+	a = &table->rows[i];
+	k.row = i;
+	k.serial = a->serial;
+	k.family = p->family;
+	if (a->sharing == SHARED_BY_SOURCE) {
+		k.src[0] = p->src[0] & a->source_mask[p->family == 6];
+		if (p->family == 6)
+			k.src[1] = p->src[1] & a->source_mask[2];
+	} else {
+		for (int n = 0; n < 4 && (!n || p->family == 6); n++) {
+			k.dst[n] = p->dst[n];
+			if (a->sharing == SHARED_BY_FLOW)
+				k.src[n] = p->src[n];
+		}
+	}
+	if (a->sharing == SHARED_BY_FLOW) {
+		k.proto = p->proto;
+		k.ports = p->has_ports ? p->ports : 0;
+	}
+	now = bpf_ktime_get_ns();
+	cost = a->rate.cost * (a->by_bytes ? p->len : 1) >> COST_SHIFT;
+	bucket = bpf_map_lookup_elem(&pattern_buckets, &k);
+	if (bucket)
+		return charge(bucket, cost, a->rate.burst, now);
+	fresh = now + cost;
+	bpf_map_update_elem(&pattern_buckets, &k, &fresh, BPF_NOEXIST);
+	return REASON_CLEAN;
+}
+
+/* Holds this CPU's packet to the rate of a pattern, which is enforced. */
+static __always_inline enum reason meter_pattern(struct pattern *a, __u32 i, __u32 len)
+{
+	if (a->rate.cost == PENALTY_BLOCK)
+		return REASON_PATTERN;
+	if (sharing_rates && a->sharing)
+		return meter_sharers(i);
+	return meter(&a->rate, a->by_bytes ? len : 1, bpf_ktime_get_ns());
 }
 
 #define FIELDS_UNREAD REASON_COUNT /* not a reason: read_fields() must be called before */
@@ -340,9 +426,7 @@ __noinline int try_patterns(struct context *ctx, __u32 read)
 		count(&counters->matched, p->len);
 		counters->conversing += mine->conversing == CONVERSANT;
 		counters->unknown += mine->conversing == CONVERSING_UNKNOWN;
-		if (a->state != PATTERN_ENFORCED ||
-		    (a->rate.cost != PENALTY_BLOCK &&
-		     meter(&a->rate, a->by_bytes ? p->len : 1, bpf_ktime_get_ns()) == REASON_CLEAN))
+		if (a->state != PATTERN_ENFORCED || meter_pattern(a, i, p->len) == REASON_CLEAN)
 			continue;
 		mine->last = i + 1;
 		return REASON_PATTERN;

@@ -38,26 +38,35 @@ KEPT_ARRAY(penalties, struct penalty_bucket);
 
 volatile const __u32 penalty_buckets = 0;
 
+/*
+ * Charges a packet that costs so many nanoseconds to a bucket. Returns REASON_RATE_LIMITED if it
+ * exceeds the rate, otherwise REASON_CLEAN.
+ */
+static __always_inline enum reason charge(__u64 *bucket, __u64 cost, __u64 burst, __u64 now)
+{
+	__u64 full = *bucket;
+
+	if (full > now + burst)
+		return REASON_RATE_LIMITED;
+	if (full < now)
+		/* Two CPUs may race here, which lets one packet more pass. */
+		*bucket = now + cost;
+	else
+		__sync_fetch_and_add(bucket, cost);
+	return REASON_CLEAN;
+}
+
 /* Returns the reason to drop a packet of this many units for a penalty, or REASON_CLEAN. */
 static __always_inline enum reason meter(struct penalty *e, __u32 units, __u64 now)
 {
-	__u64 full, cost;
+	__u64 cost;
 
 	if (now >= e->until)
 		return REASON_CLEAN;
 	cost = e->cost;
 	if (cost == PENALTY_BLOCK)
 		return REASON_HEAVY;
-	full = e->full;
-	cost = cost * units >> COST_SHIFT;
-	if (full > now + e->burst)
-		return REASON_RATE_LIMITED;
-	if (full < now)
-		/* Two CPUs may race here, which lets one packet more pass. */
-		e->full = now + cost;
-	else
-		__sync_fetch_and_add(&e->full, cost);
-	return REASON_CLEAN;
+	return charge(&e->full, cost * units >> COST_SHIFT, e->burst, now);
 }
 
 /* The same for the penalty of a flow, if it has one. */

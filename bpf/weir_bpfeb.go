@@ -340,13 +340,15 @@ type WeirPattern struct {
 		Low   uint32
 		Width uint32
 	}
-	Rate    WeirPenalty
-	State   uint32
-	Family  uint8
-	ByBytes uint8
-	Asks    uint8
-	Asked   [12]uint8
-	Pad     [13]uint8
+	Rate       WeirPenalty
+	State      uint32
+	Family     uint8
+	ByBytes    uint8
+	Asks       uint8
+	Asked      [11]uint8
+	Sharing    uint8
+	Serial     uint8
+	SourceMask [3]uint32
 }
 
 type WeirPatternCounters struct {
@@ -721,6 +723,7 @@ const (
 	WeirMapMulticastMtu          = "multicast_mtu"
 	WeirMapMulticastStats        = "multicast_stats"
 	WeirMapPartners              = "partners"
+	WeirMapPatternBuckets        = "pattern_buckets"
 	WeirMapPatternCpus           = "pattern_cpus"
 	WeirMapPatterns              = "patterns"
 	WeirMapPenalties             = "penalties"
@@ -813,6 +816,7 @@ const (
 	WeirVarSamplerOn             = "sampler_on"
 	WeirVarSamplingNowEntries    = "sampling_now_entries"
 	WeirVarSamplingNowWhole      = "sampling_now_whole"
+	WeirVarSharingRates          = "sharing_rates"
 	WeirVarTrackerCount          = "tracker_count"
 	WeirVarTrackerFlowsEntries   = "tracker_flows_entries"
 	WeirVarTrackerFlowsWhole     = "tracker_flows_whole"
@@ -910,6 +914,7 @@ type WeirMapSpecs struct {
 	MulticastMtu     *ebpf.MapSpec `ebpf:"multicast_mtu"`
 	MulticastStats   *ebpf.MapSpec `ebpf:"multicast_stats"`
 	Partners         *ebpf.MapSpec `ebpf:"partners"`
+	PatternBuckets   *ebpf.MapSpec `ebpf:"pattern_buckets"`
 	PatternCpus      *ebpf.MapSpec `ebpf:"pattern_cpus"`
 	Patterns         *ebpf.MapSpec `ebpf:"patterns"`
 	Penalties        *ebpf.MapSpec `ebpf:"penalties"`
@@ -1006,6 +1011,7 @@ type WeirVariableSpecs struct {
 	SamplerOn             *ebpf.VariableSpec `ebpf:"sampler_on"`
 	SamplingNowEntries    *ebpf.VariableSpec `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.VariableSpec `ebpf:"sampling_now_whole"`
+	SharingRates          *ebpf.VariableSpec `ebpf:"sharing_rates"`
 	TrackerCount          *ebpf.VariableSpec `ebpf:"tracker_count"`
 	TrackerFlowsEntries   *ebpf.VariableSpec `ebpf:"tracker_flows_entries"`
 	TrackerFlowsWhole     *ebpf.VariableSpec `ebpf:"tracker_flows_whole"`
@@ -1073,6 +1079,7 @@ type WeirMaps struct {
 	MulticastMtu     *ebpf.Map `ebpf:"multicast_mtu"`
 	MulticastStats   *ebpf.Map `ebpf:"multicast_stats"`
 	Partners         *ebpf.Map `ebpf:"partners"`
+	PatternBuckets   *ebpf.Map `ebpf:"pattern_buckets"`
 	PatternCpus      *ebpf.Map `ebpf:"pattern_cpus"`
 	Patterns         *ebpf.Map `ebpf:"patterns"`
 	Penalties        *ebpf.Map `ebpf:"penalties"`
@@ -1133,6 +1140,7 @@ func (m *WeirMaps) Close() error {
 		m.MulticastMtu,
 		m.MulticastStats,
 		m.Partners,
+		m.PatternBuckets,
 		m.PatternCpus,
 		m.Patterns,
 		m.Penalties,
@@ -1230,6 +1238,7 @@ type WeirVariables struct {
 	SamplerOn             *ebpf.Variable `ebpf:"sampler_on"`
 	SamplingNowEntries    *ebpf.Variable `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.Variable `ebpf:"sampling_now_whole"`
+	SharingRates          *ebpf.Variable `ebpf:"sharing_rates"`
 	TrackerCount          *ebpf.Variable `ebpf:"tracker_count"`
 	TrackerFlowsEntries   *ebpf.Variable `ebpf:"tracker_flows_entries"`
 	TrackerFlowsWhole     *ebpf.Variable `ebpf:"tracker_flows_whole"`

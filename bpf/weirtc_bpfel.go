@@ -46,6 +46,7 @@ const (
 	WeirTCMapLimits                = "limits"
 	WeirTCMapListStats             = "list_stats"
 	WeirTCMapPartners              = "partners"
+	WeirTCMapPatternBuckets        = "pattern_buckets"
 	WeirTCMapPatternCpus           = "pattern_cpus"
 	WeirTCMapPatterns              = "patterns"
 	WeirTCMapPenalties             = "penalties"
@@ -127,6 +128,7 @@ const (
 	WeirTCVarSamplerOn             = "sampler_on"
 	WeirTCVarSamplingNowEntries    = "sampling_now_entries"
 	WeirTCVarSamplingNowWhole      = "sampling_now_whole"
+	WeirTCVarSharingRates          = "sharing_rates"
 	WeirTCVarTrackerCount          = "tracker_count"
 	WeirTCVarTrackerFlowsEntries   = "tracker_flows_entries"
 	WeirTCVarTrackerFlowsWhole     = "tracker_flows_whole"
@@ -216,6 +218,7 @@ type WeirTCMapSpecs struct {
 	Limits          *ebpf.MapSpec `ebpf:"limits"`
 	ListStats       *ebpf.MapSpec `ebpf:"list_stats"`
 	Partners        *ebpf.MapSpec `ebpf:"partners"`
+	PatternBuckets  *ebpf.MapSpec `ebpf:"pattern_buckets"`
 	PatternCpus     *ebpf.MapSpec `ebpf:"pattern_cpus"`
 	Patterns        *ebpf.MapSpec `ebpf:"patterns"`
 	Penalties       *ebpf.MapSpec `ebpf:"penalties"`
@@ -302,6 +305,7 @@ type WeirTCVariableSpecs struct {
 	SamplerOn             *ebpf.VariableSpec `ebpf:"sampler_on"`
 	SamplingNowEntries    *ebpf.VariableSpec `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.VariableSpec `ebpf:"sampling_now_whole"`
+	SharingRates          *ebpf.VariableSpec `ebpf:"sharing_rates"`
 	TrackerCount          *ebpf.VariableSpec `ebpf:"tracker_count"`
 	TrackerFlowsEntries   *ebpf.VariableSpec `ebpf:"tracker_flows_entries"`
 	TrackerFlowsWhole     *ebpf.VariableSpec `ebpf:"tracker_flows_whole"`
@@ -362,6 +366,7 @@ type WeirTCMaps struct {
 	Limits          *ebpf.Map `ebpf:"limits"`
 	ListStats       *ebpf.Map `ebpf:"list_stats"`
 	Partners        *ebpf.Map `ebpf:"partners"`
+	PatternBuckets  *ebpf.Map `ebpf:"pattern_buckets"`
 	PatternCpus     *ebpf.Map `ebpf:"pattern_cpus"`
 	Patterns        *ebpf.Map `ebpf:"patterns"`
 	Penalties       *ebpf.Map `ebpf:"penalties"`
@@ -414,6 +419,7 @@ func (m *WeirTCMaps) Close() error {
 		m.Limits,
 		m.ListStats,
 		m.Partners,
+		m.PatternBuckets,
 		m.PatternCpus,
 		m.Patterns,
 		m.Penalties,
@@ -501,6 +507,7 @@ type WeirTCVariables struct {
 	SamplerOn             *ebpf.Variable `ebpf:"sampler_on"`
 	SamplingNowEntries    *ebpf.Variable `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.Variable `ebpf:"sampling_now_whole"`
+	SharingRates          *ebpf.Variable `ebpf:"sharing_rates"`
 	TrackerCount          *ebpf.Variable `ebpf:"tracker_count"`
 	TrackerFlowsEntries   *ebpf.Variable `ebpf:"tracker_flows_entries"`
 	TrackerFlowsWhole     *ebpf.Variable `ebpf:"tracker_flows_whole"`

@@ -24,6 +24,7 @@ type limits struct {
 func newLimit() *cobra.Command {
 	var change api.PoliceChange
 	var during, trial time.Duration
+	var per string
 	c := &cobra.Command{
 		Use:   "limit [SOURCE|PATTERN RATE [--ttl TIME] [--reason TEXT]]",
 		Short: "Limit what a source sends, or packets that a pattern matches",
@@ -41,7 +42,8 @@ A PATTERN is conditions on the headers of a packet, which must all hold:
   flags SA (just these of FSRPAUEC, or none), fragment first or later
   payload 474554ff (its first four bytes), stranger (of no conversation)
 
-N may be a range, as in 468-500. There are 16 patterns at most, for incoming
+N may be a range, as in 468-500. With --per each source has the rate for itself,
+or each destination or flow. There are 16 patterns at most, for incoming
 packets, tried in order. A rate of 0pps drops all that one matches, as reason
 pattern. A pattern takes --ttl. With --trial it only counts at first; it is
 enforced if at most 0.8 % of its packets were in conversations of this host, and
@@ -56,6 +58,7 @@ Without arguments it shows all limits, and how many packets they have dropped.`,
 		Example: `  weir limit 198.51.100.7 100pps --ttl 1h --reason 'asks too often'
   weir limit 2001:db8::/32 10Mbit/s
   weir limit 'udp length 468 sport 123 dst 203.0.113.10' 0pps --ttl 10m --trial 2s
+  weir limit 'tcp flags S dport 443' 20pps --per src/24 --ttl 1h
   weir limit 198.51.100.7 --off
   weir limit`,
 		Args: func(c *cobra.Command, args []string) error {
@@ -71,6 +74,7 @@ Without arguments it shows all limits, and how many packets they have dropped.`,
 	f := c.Flags()
 	durationFlag(f, &during, "ttl", 0, "`time` after which the limit ends by itself, as in 10m; 0: never")
 	durationFlag(f, &trial, "trial", 0, "`time` for which a pattern only counts, as in 2s")
+	f.StringVar(&per, "per", "", "`what` has the rate of a pattern for itself: src, src/24 (of IPv6 twice as many bits), dst or flow")
 	f.StringVar(&change.Reason, "reason", "", "`text` that weir limit, status and audit show")
 	f.BoolVar(&change.Off, "off", false, "end the limit")
 	f.BoolVar(&change.Force, "force", false, "do it even if your SSH session has to share the rate, or it holds back the gateway")
@@ -90,10 +94,13 @@ Without arguments it shows all limits, and how many packets they have dropped.`,
 			if trial != 0 && (change.Off || isSource(args[0])) {
 				return nil, usageError{errors.New("--trial goes with a pattern and a rate")}
 			}
+			if per != "" && isSource(args[0]) {
+				return nil, usageError{errors.New("--per goes with a pattern: a source has its rate for itself")}
+			}
 			if change.Trial = trial.Seconds(); isSource(args[0]) {
 				change.Source = args[0]
-			} else {
-				change.Pattern = args[0]
+			} else if change.Pattern = args[0]; per != "" {
+				change.Pattern += " per " + per
 			}
 			return setPolice(c, of, change, args[1:], during)
 		},

@@ -303,7 +303,7 @@ func (p *policing) may(c api.PoliceChange, o *api.PoliceOverride) error {
 func (p *policing) mayPattern(c api.PoliceChange, o api.PoliceOverride, rate quantity.Rate) error {
 	pattern, err := patternOf(o)
 	if err == nil {
-		err = stages.CheckPattern(rate)
+		err = pattern.Check()
 	}
 	if err == nil {
 		err = pattern.Rule.Narrow()

@@ -255,9 +255,8 @@ type (
 	Pattern = police.Pattern
 )
 
-// CheckSource returns why sources cannot be limited to a rate, and CheckPattern the same of patterns.
-func CheckSource(r quantity.Rate) error  { return police.CheckSource(r) }
-func CheckPattern(r quantity.Rate) error { return police.CheckPattern(r) }
+// CheckSource returns why sources cannot be limited to a rate.
+func CheckSource(r quantity.Rate) error { return police.CheckSource(r) }
 
 // New returns the stages of a configuration, with what commands have limited. It fails where files
 // that they need cannot be read.

@@ -32,13 +32,13 @@ type Patterns struct {
 	Matched, Dropped []uint64
 
 	all    []Pattern
-	meters []*penalty.Meter
+	meters []map[sharers]*penalty.Meter
 }
 
 // Add adds a pattern.
 func (ps *Patterns) Add(p Pattern) {
 	ps.all = append(ps.all, p)
-	ps.meters = append(ps.meters, penalty.NewMeter(p.Limit))
+	ps.meters = append(ps.meters, make(map[sharers]*penalty.Meter))
 	ps.Matched, ps.Dropped = append(ps.Matched, 0), append(ps.Dropped, 0)
 }
 
@@ -52,11 +52,20 @@ func (ps *Patterns) Drops(r *Record, length int) int {
 			continue
 		}
 		ps.Matched[i]++
-		if !p.Trial && ps.meters[i].Check(uint64(length), now) != penalty.None {
+		if !p.Trial && ps.meter(i, r).Check(uint64(length), now) != penalty.None {
 			return i + 1
 		}
 	}
 	return 0
+}
+
+// meter returns the meter of a pattern for a packet and those with which it shares the rate.
+func (ps *Patterns) meter(i int, r *Record) *penalty.Meter {
+	with := ps.all[i].Per.of(r)
+	if ps.meters[i][with] == nil {
+		ps.meters[i][with] = penalty.NewMeter(ps.all[i].Limit)
+	}
+	return ps.meters[i][with]
 }
 
 // Bounds returns the least and the greatest value of a field in the packets that a rule matches, as
@@ -82,10 +91,17 @@ var widest = [numValues]uint32{
 }
 
 // ParseRule reads a pattern, as [Rule.String] writes it: conditions in any order, each a word and,
-// but for protocols with a name and stranger, its value.
+// but for protocols with a name and stranger, its value; and "per" with what shares the rate.
 func ParseRule(text string) (u Rule, err error) {
 	words := strings.Fields(text)
 	for len(words) > 0 {
+		if words[0] == "per" && len(words) > 1 && u.Per == (Per{}) {
+			if u.Per, err = parsePer(words[1]); err != nil {
+				return Rule{}, err
+			}
+			words = words[2:]
+			continue
+		}
 		c, n, err := parseCondition(words)
 		switch {
 		case err != nil:

@@ -23,6 +23,10 @@ func TestParseRule(t *testing.T) {
 		"protocol 4 ttl 50-60":            "",
 		"tcp flags none id 0 doff 5 window 1024 payload 47455420": "",
 		"udp stranger dst 203.0.113.2/32":                         "",
+		"tcp flags S per src":                                     "SYNs",
+		"udp per src/24":                                          "",
+		"udp per dst":                                             "",
+		"udp per flow":                                            "",
 	} {
 		u, err := ParseRule(text)
 		if err != nil || u.String() != text || u.Name() != name {
@@ -44,6 +48,11 @@ func TestParseRuleRefused(t *testing.T) {
 		"udp length 500-400":            "from the least to the greatest",
 		"udp length -1":                 "want a number",
 		"udp tcp":                       "two conditions of protocol",
+		"udp per":                       `"per" is no field`,
+		"udp per src/33":                "want src, src/N with N from 8 to 32, dst or flow",
+		"udp per src/024":               "want src, src/N",
+		"udp per all":                   "want src, src/N",
+		"udp per dst per src":           `"per" is no field`,
 		"tcp flags SS":                  "each once",
 		"tcp flags X":                   "letters of FSRPAUEC",
 		"udp payload 1234":              "first four bytes",

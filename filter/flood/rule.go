@@ -54,6 +54,7 @@ type Rule struct {
 	Conditions []Condition
 	// Sources, if there are any, are the only addresses from which packets match. In order.
 	Sources []netip.Addr
+	Per     Per // of a pattern with a rate
 }
 
 // absent is the value of a field that a packet does not have.
@@ -175,6 +176,9 @@ func (u *Rule) String() string {
 	}
 	if len(u.Sources) > 0 {
 		words = append(words, fmt.Sprintf("of %d sources", len(u.Sources)))
+	}
+	if u.Per != (Per{}) {
+		words = append(words, "per "+u.Per.String())
 	}
 	return strings.Join(words, " ")
 }

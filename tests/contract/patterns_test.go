@@ -87,11 +87,17 @@ func (r random) pattern(like []byte) (p police.Pattern) {
 	p = police.Pattern{Rule: u, Rate: quantity.Rate{Unit: quantity.Packets}, Trial: r.IntN(4) == 0}
 	if r.IntN(3) == 0 {
 		p.Rate = quantity.Rate{Value: 1e-3, Unit: quantity.Unit(r.pick(int(quantity.Packets), int(quantity.Bytes)))}
+		p.Rule.Per = r.per(r.IntN(4))
 	}
 	if r.IntN(8) == 0 {
 		p.Until = time.Now().Add(-time.Second)
 	}
 	return p
+}
+
+// per returns who shares a rate.
+func (r random) per(by int) flood.Per {
+	return []flood.Per{{}, {Sharing: flood.SharedBySource, Bits: r.pick(8, 20, 24, 31, 32)}, {Sharing: flood.SharedByDestination}, {Sharing: flood.SharedByFlow}}[by]
 }
 
 // agreeSplit is agree, with so much of the frame in its first buffer, if it is split.
@@ -113,9 +119,11 @@ func TestPatterns(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
 	seen, matched, dropped := make(map[verdict.Reason]int), 0, 0
+	shared := make(map[flood.Sharing]int) // packets dropped
 	for i := range long.Or(12, 120) {
 		lists := []engine.List{{Name: "block", Contents: r.entries(100 * (i % 2)).Set()}, {Name: "allow", Allow: true, Contents: r.entries(50 * (i / 2 % 2)).Set()}}
 		c := r.config(i)
+		c.Policy.Monitor = c.Policy.Monitor && i%2 == 1
 		if i%3 == 0 {
 			lists = r.leanLists(c.Mode, engine.Source, engine.Source, engine.Destination, engine.Both)
 		}
@@ -128,6 +136,20 @@ func TestPatterns(t *testing.T) {
 			frames = append(frames, f[:min(len(f), tcPage)])
 		}
 		var patterns []police.Pattern
+		// More packets of some flows than a rate has room for, with each sort of sharing.
+		patterns = append(patterns, police.Pattern{
+			Rule: flood.Rule{Conditions: []flood.Condition{{Field: flood.Protocol, Lo: 17, Hi: 17}}, Per: r.per((i + i/4) % 4)},
+			Rate: quantity.Rate{Value: 1e-3, Unit: quantity.Packets},
+		})
+		for n := range 16 {
+			flow := r.tuple()
+			if n%2 == 0 { // in no list
+				flow.Src, flow.Dst = netip.AddrFrom4([4]byte{250, byte(n), 7, byte(r.IntN(2))}), netip.AddrFrom4([4]byte{251, 1, 1, byte(n)})
+			}
+			flow.Proto, flow.HasPorts, flow.SrcPort, flow.DstPort = 17, true, uint16(40_000+r.IntN(4)), uint16(30_000+n)
+			frames = append(frames, slices.Repeat([][]byte{packet.Frame(flow)}, 15)...)
+		}
+		r.Shuffle(len(frames), func(a, b int) { frames[a], frames[b] = frames[b], frames[a] })
 		if i%4 == 2 { // of what the first buffer of a frame may not have
 			patterns = append(patterns, police.Pattern{Rule: flood.Rule{Conditions: []flood.Condition{{Field: flood.Payload, Lo: 1, Hi: math.MaxUint32 - 1}}}, Trial: true})
 		}
@@ -165,10 +187,16 @@ func TestPatterns(t *testing.T) {
 					&p.Rule, p.Trial, counts.Matched.Packets, counts.Dropped.Packets, ok, twin.Matched[n], twin.Dropped[n])
 			}
 			matched, dropped = matched+int(counts.Matched.Packets), dropped+int(counts.Dropped.Packets)
+			shared[p.Rule.Per.Sharing] += int(counts.Dropped.Packets)
 		}
 		round.end()
 	}
-	t.Log(seen, matched, dropped)
+	t.Log(seen, matched, dropped, shared)
+	for of := range flood.SharedByFlow + 1 {
+		if shared[of] == 0 {
+			t.Errorf("no packet is dropped of a rate that is shared as %d: the test is too narrow", of)
+		}
+	}
 	for _, of := range []verdict.Reason{verdict.Clean, verdict.Pattern, verdict.Blocked, verdict.Allowed, verdict.WouldBlock, verdict.Failsafe} {
 		if seen[of] == 0 {
 			t.Errorf("no packet left as %v: the test is too narrow", of)

@@ -33,7 +33,12 @@ func ofLength(of key.Tuple, kind byte) []byte {
 // many of each have arrived behind weir.
 func (h *host) come(n int) (matched, others int) {
 	h.t.Helper()
-	src := netip.MustParseAddr("192.0.2.77")
+	return h.comeFrom(netip.MustParseAddr("192.0.2.77"), n)
+}
+
+// comeFrom is come from a source.
+func (h *host) comeFrom(src netip.Addr, n int) (matched, others int) {
+	h.t.Helper()
 	of := from(src)
 	of.SrcPort = 123
 	rx, tx := h.B.Receiver(h.t), h.A.Sender(h.t)
@@ -201,6 +206,42 @@ func TestPatternByCommand(t *testing.T) {
 	if o := status(); o != nil {
 		t.Errorf("with the next daemon: %+v", o)
 	}
+}
+
+// Each source, or network, has the rate of a pattern for itself, beside a pattern that was there before,
+// over kill -9 and a restart.
+func TestPatternPerSource(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.configure(h.B.Iface, "lists: {always: {%s}}\n", h.feed(10))
+	d := h.start(releases[0])
+	const burst, packets = 10, 50
+	rate := func(when, src string, from, to int) {
+		t.Helper()
+		began := time.Now()
+		matched, others := h.comeFrom(netip.MustParseAddr(src), packets)
+		if to += int(time.Since(began).Seconds()) + 1; matched < from || matched > to || others != packets {
+			t.Fatalf("%s: %d packets of the pattern came from %s and %d others, want %d to %d and %d", when, matched, src, others, from, to, packets)
+		}
+	}
+	h.succeeds("", "limit", "tcp dst 203.0.113.9", "0pps", "--ttl", "1h")
+	began := time.Now()
+	h.succeeds("", "limit", pattern, "1pps", "--per", "src/24", "--ttl", "1h")
+	passed := func() int { return int(time.Since(began).Seconds()) + 1 } // by the rate, since then
+	rate("first", "192.0.2.77", burst, burst+1)
+	rate("another network", "198.51.100.77", burst, burst+1)
+	rate("of the first network", "192.0.2.78", 0, passed())
+	d.kill()
+	rate("without a daemon", "192.0.2.78", 0, passed())
+	h.start(releases[0])
+	rate("after kill -9", "192.0.2.78", 0, burst+passed()) // by programs that were built anew
+	rate("and then", "192.0.2.78", 0, passed())
+	out := h.succeeds("", "limit")
+	if !strings.Contains(out, pattern+" per src/24") {
+		t.Errorf("weir limit prints\n%s", out)
+	}
+	h.succeeds("", "limit", pattern, "--per", "src/24", "--off")
+	rate("ended", "192.0.2.78", packets, packets)
 }
 
 // A pattern that matches a conversation of this host is not enforced after its trial, and the audit

@@ -1,6 +1,7 @@
 package police
 
 import (
+	"fmt"
 	"math"
 	"net/netip"
 	"slices"
@@ -116,6 +117,7 @@ func (p *Patterns) Constants(t netif.Target, _ loader.Seed) map[string]any {
 	all := make(map[string]any)
 	if !t.Out {
 		all[bpf.WeirVarPatterning] = loader.Flag(true)
+		all[bpf.WeirVarSharingRates] = loader.Flag(p.sharing())
 	}
 	return all
 }
@@ -136,8 +138,20 @@ func (p *Patterns) Maps(out bool) (map[string]int, error) {
 	if out {
 		return nil, nil
 	}
-	return map[string]int{bpf.WeirMapPatterns: 1, bpf.WeirMapPatternCpus: loader.CPUs()}, nil
+	all := map[string]int{bpf.WeirMapPatterns: 1, bpf.WeirMapPatternCpus: loader.CPUs()}
+	if p.sharing() {
+		all[bpf.WeirMapPatternBuckets] = maxBuckets
+	}
+	return all, nil
 }
+
+// maxBuckets is of how many sources, destinations or flows rates are kept, of all patterns: 7 MB.
+const maxBuckets = 1 << 16
+
+// sharing reports whether there is a pattern whose rate not all packets share.
+func (p *Patterns) sharing() bool { return slices.ContainsFunc(p.patterns, Pattern.shares) }
+
+func (p Pattern) shares() bool { return p.Rule.Per != flood.Per{} }
 
 // Fill sets the patterns in a generation.
 func (p *Patterns) Fill(g *loader.Generation, _ *hash.Secret) error {
@@ -179,7 +193,7 @@ func (p *Patterns) at(g *loader.Generation) *placed {
 // meets half a pattern. It is false where the share has not filled the generation.
 func (p *Patterns) Follow(g *loader.Generation, patterns []Pattern) bool {
 	at := p.at(g)
-	if at == nil {
+	if at == nil || slices.ContainsFunc(patterns, Pattern.shares) && !g.Has(bpf.WeirMapPatternBuckets) {
 		return false
 	}
 	p.patterns = patterns
@@ -271,13 +285,19 @@ func (p *placed) write(at int, of *Pattern) {
 			}
 		}
 	}
-	for f := range flood.Field(len(row.Asked)) {
+	for f := range flood.Field(len(row.Asked) + 1) {
 		lo, hi := of.Rule.Bounds(f)
 		row.Fields[f].Low, row.Fields[f].Width = lo, hi-lo
 		if f != flood.Protocol && hi-lo < math.MaxUint32 {
 			row.Asked[row.Asks] = uint8(f)
 			row.Asks++
 		}
+	}
+	row.Serial = p.table.Rows[at].Serial + 1
+	if row.Sharing = uint8(of.Rule.Per.Sharing); of.Rule.Per.Sharing == flood.SharedBySource {
+		bits := uint8(of.Rule.Per.Bits)
+		v6 := engine.Mask(2 * bits)
+		row.SourceMask = [3]uint32{engine.Mask(bits)[0], v6[0], v6[1]}
 	}
 	l := of.limit()
 	cost, burst := l.Words()
@@ -362,8 +382,12 @@ func (p *Patterns) Matching(may func(*Pattern) bool) (all []Pattern) {
 	return all
 }
 
-// CheckPattern returns why patterns cannot be limited to a rate.
-func CheckPattern(r quantity.Rate) error {
+// Check returns why a pattern cannot be limited to its rate.
+func (p *Pattern) Check() error {
+	r := p.Rate
+	if p.shares() && r.Value == 0 {
+		return fmt.Errorf("per %v: a pattern that drops all has no rate to share: leave it out", p.Rule.Per)
+	}
 	if r.Value == 0 && r.Unit != quantity.AnyUnit {
 		return nil
 	}

@@ -58,6 +58,7 @@ const (
 	benchMapMulticastMtu          = "multicast_mtu"
 	benchMapMulticastStats        = "multicast_stats"
 	benchMapPartners              = "partners"
+	benchMapPatternBuckets        = "pattern_buckets"
 	benchMapPatternCpus           = "pattern_cpus"
 	benchMapPatterns              = "patterns"
 	benchMapPenalties             = "penalties"
@@ -181,6 +182,7 @@ const (
 	benchVarSamplerOn             = "sampler_on"
 	benchVarSamplingNowEntries    = "sampling_now_entries"
 	benchVarSamplingNowWhole      = "sampling_now_whole"
+	benchVarSharingRates          = "sharing_rates"
 	benchVarTrackerCount          = "tracker_count"
 	benchVarTrackerFlowsEntries   = "tracker_flows_entries"
 	benchVarTrackerFlowsWhole     = "tracker_flows_whole"
@@ -310,6 +312,7 @@ type benchMapSpecs struct {
 	MulticastMtu     *ebpf.MapSpec `ebpf:"multicast_mtu"`
 	MulticastStats   *ebpf.MapSpec `ebpf:"multicast_stats"`
 	Partners         *ebpf.MapSpec `ebpf:"partners"`
+	PatternBuckets   *ebpf.MapSpec `ebpf:"pattern_buckets"`
 	PatternCpus      *ebpf.MapSpec `ebpf:"pattern_cpus"`
 	Patterns         *ebpf.MapSpec `ebpf:"patterns"`
 	Penalties        *ebpf.MapSpec `ebpf:"penalties"`
@@ -409,6 +412,7 @@ type benchVariableSpecs struct {
 	SamplerOn             *ebpf.VariableSpec `ebpf:"sampler_on"`
 	SamplingNowEntries    *ebpf.VariableSpec `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.VariableSpec `ebpf:"sampling_now_whole"`
+	SharingRates          *ebpf.VariableSpec `ebpf:"sharing_rates"`
 	TrackerCount          *ebpf.VariableSpec `ebpf:"tracker_count"`
 	TrackerFlowsEntries   *ebpf.VariableSpec `ebpf:"tracker_flows_entries"`
 	TrackerFlowsWhole     *ebpf.VariableSpec `ebpf:"tracker_flows_whole"`
@@ -480,6 +484,7 @@ type benchMaps struct {
 	MulticastMtu     *ebpf.Map `ebpf:"multicast_mtu"`
 	MulticastStats   *ebpf.Map `ebpf:"multicast_stats"`
 	Partners         *ebpf.Map `ebpf:"partners"`
+	PatternBuckets   *ebpf.Map `ebpf:"pattern_buckets"`
 	PatternCpus      *ebpf.Map `ebpf:"pattern_cpus"`
 	Patterns         *ebpf.Map `ebpf:"patterns"`
 	Penalties        *ebpf.Map `ebpf:"penalties"`
@@ -545,6 +550,7 @@ func (m *benchMaps) Close() error {
 		m.MulticastMtu,
 		m.MulticastStats,
 		m.Partners,
+		m.PatternBuckets,
 		m.PatternCpus,
 		m.Patterns,
 		m.Penalties,
@@ -645,6 +651,7 @@ type benchVariables struct {
 	SamplerOn             *ebpf.Variable `ebpf:"sampler_on"`
 	SamplingNowEntries    *ebpf.Variable `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.Variable `ebpf:"sampling_now_whole"`
+	SharingRates          *ebpf.Variable `ebpf:"sharing_rates"`
 	TrackerCount          *ebpf.Variable `ebpf:"tracker_count"`
 	TrackerFlowsEntries   *ebpf.Variable `ebpf:"tracker_flows_entries"`
 	TrackerFlowsWhole     *ebpf.Variable `ebpf:"tracker_flows_whole"`
