@@ -236,6 +236,10 @@ func (p *policing) change(of api.PoliceOverride, c api.PoliceChange) (done api.P
 		done.Override = nil
 		return done, errors.Join(fmt.Errorf("%v is limited as it was: %w", of.Place(), err), p.save(before))
 	}
+	if of.Trial != nil { // it begins now, however long it took to build programs
+		*of.Trial = time.Now().Add(time.Duration(c.Trial * float64(time.Second)))
+		unsaved = p.save(next)
+	}
 	p.enforced = next
 	delete(p.held, of.Place())
 	p.note()
@@ -420,8 +424,11 @@ func (p *policing) hits(o api.PoliceOverride) *api.PatternPackets {
 }
 
 // leastMatched is from how many packets on the share in conversations of a pattern that is enforced
-// counts.
-const leastMatched = 100
+// counts, and leastConversing from how many in conversations, of fewer: what is cut off sends little.
+const (
+	leastMatched    = 100
+	leastConversing = 5
+)
 
 // conversing returns the share of a pattern's packets in conversations of this host: of those of which
 // it is known, where they are many.
@@ -457,7 +464,7 @@ func (p *policing) tried(o api.PoliceOverride, now time.Time) (next api.PoliceOv
 		return o, conversing(*o.Hits) > api.MostConversing
 	}
 	grown := since(*o.Hits, p.held[o.Place()].judged)
-	if grown.Packets < leastMatched {
+	if grown.Packets < leastMatched && grown.Conversing < leastConversing {
 		return o, false
 	}
 	p.judge(o)

@@ -200,3 +200,48 @@ func TestLimitEndsUnconfirmed(t *testing.T) {
 	}
 	shown("after the end of one", "198.51.100.1")
 }
+
+// The trial of a pattern begins when programs count its packets, however long they took to build.
+func TestTrialBegins(t *testing.T) {
+	t.Parallel()
+	d := begin(t, configure(t, lab.New(t).B))
+	const trial = time.Minute
+	asked := time.Now()
+	p, err := d.policing.SetPolice(t.Context(), api.PoliceChange{Pattern: "udp length 9000 dst 192.0.2.1", Rate: "0pps", For: 3600, Trial: trial.Seconds()})
+	if err != nil || p.Override == nil || p.Override.Trial == nil {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	took := time.Since(asked)
+	if left := time.Until(*p.Override.Trial); left < trial-took/10 {
+		t.Errorf("%v after it was asked for, its trial of %v ends in %v", took, trial, left)
+	}
+	if s := d.readings.Status().Policed; len(s) != 1 || !s[0].Trial.Equal(*p.Override.Trial) {
+		t.Errorf("the status has %+v, want %v", s, p.Override.Trial)
+	}
+}
+
+// What a pattern that is enforced matches of conversations ends it: of many packets too large a share, of
+// few some.
+func TestTried(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		matched, conversing, unknown uint64
+		ends                         bool
+	}{
+		{0, 0, 0, false},
+		{4, 4, 0, false}, // chance
+		{5, 5, 0, true},
+		{99, 4, 0, false},
+		{100, 0, 0, false},
+		{100, 1, 0, true},
+		{1000, 8, 0, false},
+		{1000, 9, 0, true},
+		{100_000, 100, 0, false},
+	} {
+		p := new(policing)
+		o := api.PoliceOverride{Pattern: "udp", Tried: true, Hits: &api.PatternPackets{Packets: c.matched, Conversing: c.conversing, Unknown: c.unknown}}
+		if _, ends := p.tried(o, time.Now()); ends != c.ends {
+			t.Errorf("%+v: it ends: %v", c, ends)
+		}
+	}
+}
