@@ -411,6 +411,20 @@ const (
 	entriesVariable = "WEIR_ENTRIES"
 )
 
+// setting returns the number that a variable of the environment has.
+func setting(t *testing.T, name string, otherwise int) int {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("%s is %q, want a number from 1", name, text)
+	}
+	return n
+}
+
 // TestRandomPauses is TestPausesPunishNoneBelow with moments that are drawn, random pauses
 // between them and twenty sources at half of a threshold and at twice of it. With
 // WEIR_MOMENTS=200 WEIR_ENTRIES=1000000 it takes the better part of an hour.
@@ -418,20 +432,9 @@ func TestRandomPauses(t *testing.T) {
 	t.Parallel()
 	lab.Root(t)
 	long.Only(t, "minutes")
-	number := func(name string, otherwise int) int {
-		text := os.Getenv(name)
-		if text == "" {
-			return otherwise
-		}
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 {
-			t.Fatalf("%s is %q, want a number from 1", name, text)
-		}
-		return n
-	}
 	random := seed.New(t)
-	n := number(momentsVariable, 5)
-	m := startMoments(t, releases[0], number(entriesVariable, 200_000), 15, 15, 5, 5)
+	n := setting(t, momentsVariable, 5)
+	m := startMoments(t, releases[0], setting(t, entriesVariable, 200_000), 15, 15, 5, 5)
 	done := make(map[string]int)
 	for i := range n {
 		do := allMoments[random.IntN(len(allMoments))]

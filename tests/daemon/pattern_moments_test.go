@@ -1,0 +1,289 @@
+package daemon
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"weir/control/api"
+	"weir/filter/packet"
+	"weir/tests/lab"
+	"weir/tests/long"
+	"weir/tests/seed"
+	"weir/tests/wait"
+)
+
+// probes are packets that go from A to B all the time, each with a source port of a few: from a source
+// that patterns hold back, and from one that an allow list has.
+type probes struct {
+	mu       sync.Mutex
+	sent     [2]int        // of each source
+	arrived  []time.Time   // by number, of the first source: zero where it did not, or not yet
+	when     []time.Time   // it was sent
+	ports    []uint16      // of those that are sent now
+	of       []uint16      // the port, by number
+	received atomic.Uint64 // of the second source
+	done     atomic.Bool
+	wg       sync.WaitGroup
+}
+
+const (
+	probeStep  = 2 * time.Millisecond
+	probeDelay = 100 * time.Millisecond // of a packet on a busy machine, at most, from the time noted on
+)
+
+func startProbes(t *testing.T, l *lab.Lab, held, allowed netip.Addr) *probes {
+	t.Helper()
+	p := new(probes)
+	tx, rx := l.A.Sender(t), l.B.Receiver(t)
+	frame := func(src netip.Addr, kind byte, port uint16, n int) []byte {
+		of := from(src)
+		of.SrcPort = port
+		return l.Numbered(packet.Frame(of), uint64(kind)<<56|uint64(n))
+	}
+	p.wg.Go(func() {
+		for ; !p.done.Load(); time.Sleep(probeStep) {
+			p.mu.Lock()
+			var frames [][]byte
+			if p.sent[1]-int(p.received.Load()) < steadyUnderWay {
+				for _, port := range p.ports {
+					frames = append(frames, frame(held, patternKind, port, len(p.when)), frame(allowed, cleanKind, port, p.sent[1]))
+					p.when, p.arrived, p.of = append(p.when, time.Now()), append(p.arrived, time.Time{}), append(p.of, port)
+					p.sent[0]++
+					p.sent[1]++
+				}
+			}
+			p.mu.Unlock()
+			for _, f := range frames {
+				if err := tx.SendAll(f); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}
+	})
+	p.wg.Go(func() {
+		for {
+			f, err := rx.Receive(100 * time.Millisecond)
+			if err != nil {
+				if p.done.Load() {
+					return
+				}
+				continue
+			}
+			switch kind, n := numberOf(f); kind {
+			case cleanKind:
+				p.received.Add(1)
+			case patternKind:
+				p.mu.Lock()
+				p.arrived[n] = time.Now()
+				p.mu.Unlock()
+			}
+		}
+	})
+	t.Cleanup(p.stop)
+	return p
+}
+
+func (p *probes) stop() {
+	p.done.Store(true)
+	p.wg.Wait()
+}
+
+// set sets the ports of the packets from now on.
+func (p *probes) set(ports ...uint16) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ports = ports
+}
+
+// passed are those of a port that were sent from a time on, until another, and how many of them have come.
+func (p *probes) passed(port uint16, from, until time.Time) (sent, came int, last time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for n, at := range p.when {
+		if p.of[n] != port || at.Before(from) || !at.Before(until) {
+			continue
+		}
+		sent++
+		if !p.arrived[n].IsZero() {
+			came++
+			last = at
+		}
+	}
+	return sent, came, last
+}
+
+// patternMoments are moments in the life of patterns. Each ends with a daemon that runs.
+var patternMoments = []struct {
+	name string
+	do   func(h *host, d *daemon, r release, set func(time.Duration), ahead time.Duration) *daemon
+}{
+	{"kill -9", func(h *host, d *daemon, r release, _ func(time.Duration), _ time.Duration) *daemon {
+		d.kill()
+		return h.start(r)
+	}},
+	{"restart", func(h *host, d *daemon, r release, _ func(time.Duration), _ time.Duration) *daemon {
+		d.stop()
+		return h.start(r)
+	}},
+	{"kill -9, and the clock is set", func(h *host, d *daemon, r release, set func(time.Duration), ahead time.Duration) *daemon {
+		d.kill()
+		set(ahead)
+		return h.start(r)
+	}},
+	{"the clock is set", func(_ *host, d *daemon, _ release, set func(time.Duration), ahead time.Duration) *daemon {
+		set(ahead)
+		return d
+	}},
+	{"reload", func(h *host, d *daemon, _ release, _ func(time.Duration), _ time.Duration) *daemon {
+		if _, err := h.api.Reload(h.t.Context()); err != nil {
+			h.t.Fatal(err)
+		}
+		return d
+	}},
+	{"takeover", func(h *host, d *daemon, r release, _ func(time.Duration), _ time.Duration) *daemon {
+		return h.takeOver(d, r)
+	}},
+	{"SIGSTOP", func(h *host, d *daemon, _ release, _ func(time.Duration), _ time.Duration) *daemon {
+		for _, s := range []os.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
+			if err := d.process.Signal(s); err != nil {
+				h.t.Fatal(err)
+			}
+			if s == syscall.SIGSTOP {
+				time.Sleep(2 * time.Second)
+			}
+		}
+		return d
+	}},
+	{"full disk", func(h *host, d *daemon, _ release, _ func(time.Duration), _ time.Duration) *daemon {
+		full := filepath.Join(h.path("state"), "full")
+		f, err := os.Create(full)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		for b := make([]byte, 1<<16); err == nil; {
+			_, err = f.Write(b)
+		}
+		f.Close()
+		time.Sleep(time.Second)
+		if err := os.Remove(full); err != nil {
+			h.t.Fatal(err)
+		}
+		return d
+	}},
+}
+
+// Whatever happens to the daemon, its clock and its disk while patterns are on trial, enforced and about
+// to end, none ends early, none lasts longer than two seconds more, by its packets on the wire, and no
+// packet of a source that an allow list has is lost.
+func TestPatternMoments(t *testing.T) {
+	long.Seconds(t)
+	lab.Root(t)
+	r, set := stepped(t)
+	random := seed.New(t)
+	h := newHost(t)
+	if err := os.Mkdir(h.path("state"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", h.path("state"), "tmpfs", 0, "size=64m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(h.path("state"), unix.MNT_DETACH) })
+	held, allowed := netip.MustParseAddr("192.0.2.77"), netip.MustParseAddr("192.0.2.99")
+	h.configure(h.B.Iface, "lists: {always: {%s}, friends: {action: allow, entries: [%v]}}\n", h.feed(10), allowed)
+	d := h.start(r)
+	load := startProbes(t, h.Lab, held, allowed)
+	text := func(port uint16) string { return fmt.Sprintf("udp sport %d src %v/32", port, held) }
+	// limit begins a pattern, and returns the times between which it must end.
+	limit := func(port uint16, ttl, trial time.Duration) (first, last time.Time) {
+		t.Helper()
+		first = time.Now().Add(ttl)
+		_, err := h.api.SetPolice(t.Context(), api.PoliceChange{Pattern: text(port), Rate: "0pps", For: ttl.Seconds(), Trial: trial.Seconds()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return first, time.Now().Add(ttl)
+	}
+	// enforced waits until a pattern is, which it is false for if it has ended before.
+	enforced := func(port uint16) bool {
+		t.Helper()
+		is := false
+		wait.For(t, text(port)+" is enforced, or over", func() bool {
+			s, err := h.api.Status(t.Context())
+			if err != nil {
+				return false
+			}
+			at := slices.IndexFunc(s.Policed, func(o api.PoliceOverride) bool { return o.Pattern == text(port) })
+			is = at >= 0 && s.Policed[at].Trial == nil
+			return at < 0 || is
+		})
+		return is
+	}
+	sizes := []time.Duration{-365 * 24 * time.Hour, -time.Hour, -3 * time.Second, 0, 3 * time.Second, time.Hour, 3650 * 24 * time.Hour}
+	done := make(map[string]int)
+	judged, port := 0, uint16(1000)
+	for range setting(t, momentsVariable, long.Or(3, 10)) {
+		port += 3
+		on, tried, over := port, port+1, port+2
+		load.set(on, tried, over)
+		// At the moment one is enforced, one about to end, one on trial.
+		type life struct {
+			port              uint16
+			from, first, last time.Time // enforced from then on; it ends between these
+		}
+		var lives []life
+		ttl := 6*time.Second + time.Duration(random.Int64N(int64(4*time.Second)))
+		first, last := limit(on, ttl, 0)
+		lives = append(lives, life{on, time.Now(), first, last})
+		first, last = limit(over, time.Second+time.Duration(random.Int64N(int64(2*time.Second))), 0)
+		lives = append(lives, life{over, time.Now(), first, last})
+		first, last = limit(tried, ttl, time.Second+time.Duration(random.Int64N(int64(time.Second))))
+		time.Sleep(time.Duration(random.Int64N(int64(2 * time.Second))))
+		m := patternMoments[random.IntN(len(patternMoments))]
+		ahead := sizes[random.IntN(len(sizes))]
+		d = m.do(h, d, r, set, ahead)
+		done[m.name]++
+		if enforced(tried) {
+			lives = append(lives, life{tried, time.Now(), first, last})
+		}
+		end := lives[0].last
+		for _, l := range lives {
+			if l.last.After(end) {
+				end = l.last
+			}
+		}
+		time.Sleep(time.Until(end.Add(2500 * time.Millisecond)))
+		for _, l := range lives {
+			sent, came, at := load.passed(l.port, l.from, l.first.Add(-probeDelay))
+			if came > 0 {
+				t.Errorf("%s, the clock ahead by %v: %d of %d packets of sport %d came while a pattern held for them, the last %v before its end", m.name, ahead, came, sent, l.port, l.first.Sub(at))
+			}
+			after, passed, _ := load.passed(l.port, l.last.Add(2*time.Second), time.Now().Add(-probeDelay))
+			if passed < after {
+				t.Errorf("%s, the clock ahead by %v: %d of %d packets of sport %d are held back two seconds after the end of a pattern", m.name, ahead, after-passed, after, l.port)
+			}
+			judged += sent
+		}
+		if t.Failed() {
+			break
+		}
+	}
+	load.stop()
+	if load.sent[1] != int(load.received.Load()) {
+		t.Errorf("of %d packets of a source that is allowed, %d came", load.sent[1], load.received.Load())
+	}
+	t.Logf("moments: %v; %d packets that a pattern held back; %d of a source that is allowed, all came", done, judged, load.sent[1])
+	if judged < 100 {
+		t.Error("too few packets were judged")
+	}
+}
