@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// Sharing is what packets have in common that share the rate of a pattern. The numbers are those of
-// bpf/pattern.h.
+// Sharing says which packets of a pattern share its rate: enum pattern_sharing of bpf/pattern.h.
 type Sharing uint8
 
 const (

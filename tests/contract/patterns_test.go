@@ -150,7 +150,7 @@ func TestPatterns(t *testing.T) {
 			frames = append(frames, slices.Repeat([][]byte{packet.Frame(flow)}, 15)...)
 		}
 		r.Shuffle(len(frames), func(a, b int) { frames[a], frames[b] = frames[b], frames[a] })
-		if i%4 == 2 { // of what the first buffer of a frame may not have
+		if i%4 == 2 { // a field that the first buffer of a frame may not have
 			patterns = append(patterns, police.Pattern{Rule: flood.Rule{Conditions: []flood.Condition{{Field: flood.Payload, Lo: 1, Hi: math.MaxUint32 - 1}}}, Trial: true})
 		}
 		for n := r.pick(1, 3, flood.MaxPatterns); len(patterns) < n; {

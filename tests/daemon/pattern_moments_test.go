@@ -106,7 +106,8 @@ func (p *probes) set(ports ...uint16) {
 	p.ports = ports
 }
 
-// passed are those of a port that were sent from a time on, until another, and how many of them have come.
+// passed returns how many packets of a port were sent from a time on, until another, and how many of them
+// have come.
 func (p *probes) passed(port uint16, from, until time.Time) (sent, came int, last time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
