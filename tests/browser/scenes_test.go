@@ -41,9 +41,9 @@ func (p *played) Top() *api.Top {
 
 func (p *played) Status() api.Status { return api.Status{Version: "test", Mode: "exact"} }
 
-func (p *played) Lists() (all []api.List) {
+func (p *played) Lists() (all api.Lists) {
 	for _, l := range p.Top().Filter.Lists {
-		all = append(all, api.List{Name: api.ListOf(l.Name), Action: api.Block, Entries: 9})
+		all.Lists = append(all.Lists, api.List{Name: api.ListOf(l.Name), Action: api.Block, Entries: 9})
 	}
 	return all
 }
