@@ -149,17 +149,25 @@ func (f *Flood) Is() (lines []string) {
 	return append(lines, fmt.Sprintf("everything else, %.0f %%", 100*max(0, rest)))
 }
 
+// limitEach says how to limit each source of the flood.
+func (f *Flood) limitEach() string {
+	if f.Destination == "" {
+		return "A tracker can limit each source"
+	}
+	return fmt.Sprintf("To limit each source: weir limit 'dst %s' RATE --per src --ttl 1h", f.Destination)
+}
+
 // Do says what to do about the flood, in a sentence or a command.
 func (f *Flood) Do() string {
 	switch {
 	case f.End != nil:
 		return "nothing: it is over"
 	case f.Kind == FloodUsers:
-		return "nothing here stops only attackers: these are users. A tracker can limit each source"
+		return "nothing here stops only attackers: these are users. " + f.limitEach()
 	case f.Kind == FloodNothing && f.Of == "SYN":
 		return "no rule separates them from users: sysctl net.ipv4.tcp_syncookies=1 lets the host answer them all"
 	case f.Kind == FloodNothing:
-		return "no rule separates them from users. A tracker can limit each source"
+		return "no rule separates them from users. " + f.limitEach()
 	case f.Dropped >= 0.95:
 		return "nothing: weir drops it"
 	case len(f.Sure()) > 0:

@@ -195,6 +195,16 @@ func TestCrowd(t *testing.T) {
 	if x := f.Present().Now; x.Kind != api.FloodUsers || x.Conversing < 0.99 || len(x.Commands()) != 0 || !strings.Contains(x.Do(), "users") {
 		t.Errorf("%+v", x)
 	}
+	// The command that it names instead is one.
+	if _, command, _ := strings.Cut(f.Present().Now.Do(), "weir limit '"); command == "" {
+		t.Error(f.Present().Now.Do())
+	} else {
+		pattern, rest, _ := strings.Cut(command, "' RATE --")
+		per, _, _ := strings.Cut(rest, " --")
+		if u, err := flood.ParseRule(pattern + " " + per); err != nil || u.Narrow() != nil || u.Per.Sharing != flood.SharedBySource {
+			t.Errorf("%q: %v, %v", command, u, err)
+		}
+	}
 	// What is over soon is not remembered.
 	for range floodEnd {
 		if _, ended, _ := f.Second(s.second(0, nil), noDrops); ended != nil {
