@@ -220,8 +220,8 @@ func TestTrialBegins(t *testing.T) {
 	}
 }
 
-// What a pattern that is enforced matches of conversations ends it: of many packets too large a share, of
-// few some.
+// Packets of conversations end a pattern that is enforced: too large a share of a hundred or more, five of
+// fewer.
 func TestTried(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

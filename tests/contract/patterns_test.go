@@ -1,8 +1,6 @@
 package contract
 
 import (
-	"errors"
-	"fmt"
 	"math"
 	"net/netip"
 	"slices"
@@ -11,12 +9,10 @@ import (
 
 	"weir/control/engine"
 	"weir/control/quantity"
-	"weir/control/replay"
 	"weir/control/stage/police"
 	"weir/filter/flood"
 	"weir/filter/packet"
 	"weir/filter/verdict"
-	"weir/loader"
 	"weir/tests/lab"
 	"weir/tests/long"
 )
@@ -100,19 +96,6 @@ func (r random) per(by int) flood.Per {
 	return []flood.Per{{}, {Sharing: flood.SharedBySource, Bits: r.pick(8, 20, 24, 31, 32)}, {Sharing: flood.SharedByDestination}, {Sharing: flood.SharedByFlow}}[by]
 }
 
-// agreeSplit is agree, with so much of the frame in its first buffer, if it is split.
-func agreeSplit(g *engine.Generation, k *replay.Kernel, frame []byte, split bool, first int) (verdict.Outcome, error) {
-	if !split {
-		return agree(g, k, frame)
-	}
-	want := g.Decide(frame)
-	got, err := k.DecideSplit(frame, first)
-	if err == nil && got != want {
-		err = fmt.Errorf("%d bytes in the first buffer: kernel %+v, reference %+v", first, got, want)
-	}
-	return got, err
-}
-
 // Programs drop the packets of patterns as the twin does, beside all else, by XDP and by TC, on the lean
 // path and beside it, wherever the first buffer of a frame ends, and count the same of each pattern.
 func TestPatterns(t *testing.T) {
@@ -167,13 +150,14 @@ func TestPatterns(t *testing.T) {
 			e := tcEntries(round, lists, c, "in")
 			g, k = e[0].Generation, e[0].Kernel
 		}
-		split := false
-		if i%4 == 2 {
-			_, err := k.DecideSplit(make([]byte, 60), 14)
-			split = !errors.Is(err, loader.ErrNoSplit)
+		compare := func(frame []byte) (verdict.Outcome, error) { return agree(g, k, frame) }
+		if i%4 == 2 && canSplit(k) == nil {
+			compare = func(frame []byte) (verdict.Outcome, error) {
+				return agreeSplit(g, k, frame, r.IntN(min(len(frame), 80)+1))
+			}
 		}
 		for _, frame := range frames {
-			o, err := agreeSplit(g, k, frame, split, r.IntN(min(len(frame), 80)+1))
+			o, err := compare(frame)
 			if err != nil {
 				t.Fatalf("%v: % x; %v", err, frame, patterns)
 			}

@@ -430,6 +430,18 @@ func (h *host) takeOver(from *daemon, r release) *daemon {
 	return next
 }
 
+// stopped stops a daemon's process for as long as a function takes.
+func (h *host) stopped(d *daemon, meanwhile func()) {
+	h.t.Helper()
+	if err := d.process.Signal(syscall.SIGSTOP); err != nil {
+		h.t.Fatal(err)
+	}
+	meanwhile()
+	if err := d.process.Signal(syscall.SIGCONT); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
 // explain checks the verdict on a source's packets.
 func (h *host) explain(source string, drops bool) {
 	h.t.Helper()

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -8,7 +9,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,7 +26,7 @@ import (
 // that patterns hold back, and from one that an allow list has.
 type probes struct {
 	mu       sync.Mutex
-	sent     [2]int        // of each source
+	sent     int           // of the second source
 	arrived  []time.Time   // by number, of the first source: zero where it did not, or not yet
 	when     []time.Time   // it was sent
 	ports    []uint16      // of those that are sent now
@@ -54,12 +54,11 @@ func startProbes(t *testing.T, l *lab.Lab, held, allowed netip.Addr) *probes {
 		for ; !p.done.Load(); time.Sleep(probeStep) {
 			p.mu.Lock()
 			var frames [][]byte
-			if p.sent[1]-int(p.received.Load()) < steadyUnderWay {
+			if p.sent-int(p.received.Load()) < steadyUnderWay {
 				for _, port := range p.ports {
-					frames = append(frames, frame(held, patternKind, port, len(p.when)), frame(allowed, cleanKind, port, p.sent[1]))
+					frames = append(frames, frame(held, patternKind, port, len(p.when)), frame(allowed, cleanKind, port, p.sent))
 					p.when, p.arrived, p.of = append(p.when, time.Now()), append(p.arrived, time.Time{}), append(p.of, port)
-					p.sent[0]++
-					p.sent[1]++
+					p.sent++
 				}
 			}
 			p.mu.Unlock()
@@ -124,65 +123,57 @@ func (p *probes) passed(port uint16, from, until time.Time) (sent, came int, las
 	return sent, came, last
 }
 
+// lived is a daemon whose clock a test sets.
+type lived struct {
+	*host
+	d   *daemon
+	by  release
+	set func(ahead time.Duration)
+}
+
+func (l *lived) start() { l.d = l.host.start(l.by) }
+
 // patternMoments are moments in the life of patterns. Each ends with a daemon that runs.
 var patternMoments = []struct {
 	name string
-	do   func(h *host, d *daemon, r release, set func(time.Duration), ahead time.Duration) *daemon
+	do   func(l *lived, ahead time.Duration)
 }{
-	{"kill -9", func(h *host, d *daemon, r release, _ func(time.Duration), _ time.Duration) *daemon {
-		d.kill()
-		return h.start(r)
+	{"kill -9", func(l *lived, _ time.Duration) {
+		l.d.kill()
+		l.start()
 	}},
-	{"restart", func(h *host, d *daemon, r release, _ func(time.Duration), _ time.Duration) *daemon {
-		d.stop()
-		return h.start(r)
+	{"restart", func(l *lived, _ time.Duration) {
+		l.d.stop()
+		l.start()
 	}},
-	{"kill -9, and the clock is set", func(h *host, d *daemon, r release, set func(time.Duration), ahead time.Duration) *daemon {
-		d.kill()
-		set(ahead)
-		return h.start(r)
+	{"kill -9, and the clock is set", func(l *lived, ahead time.Duration) {
+		l.d.kill()
+		l.set(ahead)
+		l.start()
 	}},
-	{"the clock is set", func(_ *host, d *daemon, _ release, set func(time.Duration), ahead time.Duration) *daemon {
-		set(ahead)
-		return d
-	}},
-	{"reload", func(h *host, d *daemon, _ release, _ func(time.Duration), _ time.Duration) *daemon {
-		if _, err := h.api.Reload(h.t.Context()); err != nil {
-			h.t.Fatal(err)
+	{"the clock is set", func(l *lived, ahead time.Duration) { l.set(ahead) }},
+	{"reload", func(l *lived, _ time.Duration) {
+		if _, err := l.api.Reload(l.t.Context()); err != nil {
+			l.t.Fatal(err)
 		}
-		return d
 	}},
-	{"takeover", func(h *host, d *daemon, r release, _ func(time.Duration), _ time.Duration) *daemon {
-		return h.takeOver(d, r)
+	{"takeover", func(l *lived, _ time.Duration) { l.d = l.takeOver(l.d, l.by) }},
+	{"SIGSTOP", func(l *lived, _ time.Duration) {
+		l.stopped(l.d, func() { time.Sleep(2 * time.Second) })
 	}},
-	{"SIGSTOP", func(h *host, d *daemon, _ release, _ func(time.Duration), _ time.Duration) *daemon {
-		for _, s := range []os.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
-			if err := d.process.Signal(s); err != nil {
-				h.t.Fatal(err)
-			}
-			if s == syscall.SIGSTOP {
-				time.Sleep(2 * time.Second)
-			}
+	{"full disk", func(l *lived, _ time.Duration) {
+		full := filepath.Join(l.path("state"), "full")
+		if err := os.WriteFile(full, make([]byte, stateSize), 0o600); !errors.Is(err, unix.ENOSPC) {
+			l.t.Fatal(err)
 		}
-		return d
-	}},
-	{"full disk", func(h *host, d *daemon, _ release, _ func(time.Duration), _ time.Duration) *daemon {
-		full := filepath.Join(h.path("state"), "full")
-		f, err := os.Create(full)
-		if err != nil {
-			h.t.Fatal(err)
-		}
-		for b := make([]byte, 1<<16); err == nil; {
-			_, err = f.Write(b)
-		}
-		f.Close()
 		time.Sleep(time.Second)
 		if err := os.Remove(full); err != nil {
-			h.t.Fatal(err)
+			l.t.Fatal(err)
 		}
-		return d
 	}},
 }
+
+const stateSize = 64 << 20 // bytes of the disk with the state
 
 // Whatever happens to the daemon, its clock and its disk while patterns are on trial, enforced and about
 // to end, none ends early, none lasts longer than two seconds more, by its packets on the wire, and no
@@ -196,13 +187,13 @@ func TestPatternMoments(t *testing.T) {
 	if err := os.Mkdir(h.path("state"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("tmpfs", h.path("state"), "tmpfs", 0, "size=64m"); err != nil {
+	if err := unix.Mount("tmpfs", h.path("state"), "tmpfs", 0, fmt.Sprintf("size=%d", stateSize)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(h.path("state"), unix.MNT_DETACH) })
 	held, allowed := netip.MustParseAddr("192.0.2.77"), netip.MustParseAddr("192.0.2.99")
 	h.configure(h.B.Iface, "lists: {always: {%s}, friends: {action: allow, entries: [%v]}}\n", h.feed(10), allowed)
-	d := h.start(r)
+	l := &lived{h, h.start(r), r, set}
 	load := startProbes(t, h.Lab, held, allowed)
 	text := func(port uint16) string { return fmt.Sprintf("udp sport %d src %v/32", port, held) }
 	// limit begins a pattern, and returns the times between which it must end.
@@ -252,26 +243,26 @@ func TestPatternMoments(t *testing.T) {
 		time.Sleep(time.Duration(random.Int64N(int64(2 * time.Second))))
 		m := patternMoments[random.IntN(len(patternMoments))]
 		ahead := sizes[random.IntN(len(sizes))]
-		d = m.do(h, d, r, set, ahead)
+		m.do(l, ahead)
 		done[m.name]++
 		if enforced(tried) {
 			lives = append(lives, life{tried, time.Now(), first, last})
 		}
 		end := lives[0].last
-		for _, l := range lives {
-			if l.last.After(end) {
-				end = l.last
+		for _, of := range lives {
+			if of.last.After(end) {
+				end = of.last
 			}
 		}
 		time.Sleep(time.Until(end.Add(2500 * time.Millisecond)))
-		for _, l := range lives {
-			sent, came, at := load.passed(l.port, l.from, l.first.Add(-probeDelay))
+		for _, of := range lives {
+			sent, came, at := load.passed(of.port, of.from, of.first.Add(-probeDelay))
 			if came > 0 {
-				t.Errorf("%s, the clock ahead by %v: %d of %d packets of sport %d came while a pattern held for them, the last %v before its end", m.name, ahead, came, sent, l.port, l.first.Sub(at))
+				t.Errorf("%s, the clock ahead by %v: %d of %d packets of sport %d came while a pattern held for them, the last %v before its end", m.name, ahead, came, sent, of.port, of.first.Sub(at))
 			}
-			after, passed, _ := load.passed(l.port, l.last.Add(2*time.Second), time.Now().Add(-probeDelay))
+			after, passed, _ := load.passed(of.port, of.last.Add(2*time.Second), time.Now().Add(-probeDelay))
 			if passed < after {
-				t.Errorf("%s, the clock ahead by %v: %d of %d packets of sport %d are held back two seconds after the end of a pattern", m.name, ahead, after-passed, after, l.port)
+				t.Errorf("%s, the clock ahead by %v: %d of %d packets of sport %d are held back two seconds after the end of a pattern", m.name, ahead, after-passed, after, of.port)
 			}
 			judged += sent
 		}
@@ -280,10 +271,10 @@ func TestPatternMoments(t *testing.T) {
 		}
 	}
 	load.stop()
-	if load.sent[1] != int(load.received.Load()) {
-		t.Errorf("of %d packets of a source that is allowed, %d came", load.sent[1], load.received.Load())
+	if load.sent != int(load.received.Load()) {
+		t.Errorf("of %d packets of a source that is allowed, %d came", load.sent, load.received.Load())
 	}
-	t.Logf("moments: %v; %d packets that a pattern held back; %d of a source that is allowed, all came", done, judged, load.sent[1])
+	t.Logf("moments: %v; %d packets that a pattern held back; %d of a source that is allowed, all came", done, judged, load.sent)
 	if judged < 100 {
 		t.Error("too few packets were judged")
 	}

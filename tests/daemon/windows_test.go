@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -295,15 +294,10 @@ var allMoments = []moment{
 		m.blocked = !m.blocked
 	}},
 	{"stopped process", func(m *moments, between func(string)) {
-		for _, s := range []os.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
-			if err := m.last().process.Signal(s); err != nil {
-				m.t.Fatal(err)
-			}
-			if s == syscall.SIGSTOP {
-				time.Sleep(m.pause / 2) // penalties of before have expired
-				between("while it is stopped")
-			}
-		}
+		m.stopped(m.last(), func() {
+			time.Sleep(m.pause / 2) // penalties of before have expired
+			between("while it is stopped")
+		})
 	}},
 	{"takeover", func(m *moments, _ func(string)) {
 		m.next(m.takeOver(m.last(), releases[len(m.daemons)%2]))

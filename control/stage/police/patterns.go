@@ -190,7 +190,8 @@ func (p *Patterns) at(g *loader.Generation) *placed {
 
 // Follow makes a generation, which the share has filled, have other patterns. One that stays goes on,
 // as does one whose trial ends; new ones are there before others leave, where there is room. No packet
-// meets half a pattern. It is false where the share has not filled the generation.
+// meets half a pattern. It is false where the share has not filled the generation, or that has no buckets
+// for rates which not all packets of a pattern share.
 func (p *Patterns) Follow(g *loader.Generation, patterns []Pattern) bool {
 	at := p.at(g)
 	if at == nil || slices.ContainsFunc(patterns, Pattern.shares) && !g.Has(bpf.WeirMapPatternBuckets) {
