@@ -121,10 +121,19 @@ func (f *fleet) hub() (kill func()) {
 
 func (f *fleet) block(entries ...string) {
 	f.t.Helper()
-	c, err := f.client.ChangeFleet(f.t.Context(), api.Change{Action: api.Block, Entries: entries})
-	if err != nil || !c.Published {
-		f.t.Fatalf("%+v, %v", c, err)
+	if c := f.change(entries...); !c.Published {
+		f.t.Fatalf("not published: %+v", c)
 	}
+}
+
+// change has the hub block entries, which nodes have once it publishes them.
+func (f *fleet) change(entries ...string) *api.FleetChanged {
+	f.t.Helper()
+	c, err := f.client.ChangeFleet(f.t.Context(), api.Change{Action: api.Block, Entries: entries})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return c
 }
 
 // node enrolls a node, and has it follow the fleet with nothing of its own.
@@ -403,7 +412,7 @@ func TestSiteRestored(t *testing.T) {
 		began := time.Now()
 		kill = f.hub()
 		added := fmt.Sprintf("203.0.113.%d", i)
-		f.block(added)
+		f.change(added) // which the hub publishes once it has asked nodes for what it has lost
 		f.agree(append(slices.Clip(kept), added), direct)
 		took := time.Since(began)
 		if i == 2 {

@@ -8,7 +8,7 @@ const DefaultHubSocket = "/run/weir-hub/hub.sock"
 // FleetReloaded lists what has changed in the configuration: POST /v1/reload of a hub.
 type FleetReloaded struct {
 	Changes   []string `json:"changes"`   // a line for each
-	Published bool     `json:"published"` // false: it will be, when the broker can be reached
+	Published bool     `json:"published"` // false: nodes get it once the broker can be reached, and a hub of an older state has asked nodes
 }
 
 // FleetReload is an attempt to reload the configuration.
@@ -21,7 +21,7 @@ type FleetReload struct {
 type FleetChanged struct {
 	Changed
 	Version   Place    `json:"version"`   // of the list, which has the change
-	Published bool     `json:"published"` // false: it will be, when the broker can be reached
+	Published bool     `json:"published"` // false: nodes get it once the broker can be reached, and a hub of an older state has asked nodes
 	Warnings  []string `json:"warnings,omitempty"`
 
 	// Nodes counts the nodes that are enrolled, Enforcing those of them that report, and have said
@@ -33,14 +33,14 @@ type FleetChanged struct {
 // FleetEnforced is the result of an EnforceChange: POST /v1/lists/{list}/enforce of a hub.
 type FleetEnforced struct {
 	Enforced
-	Published bool     `json:"published"` // false: it will be, when the broker can be reached
+	Published bool     `json:"published"` // false: nodes get it once the broker can be reached, and a hub of an older state has asked nodes
 	Warnings  []string `json:"warnings,omitempty"`
 }
 
 // FleetTakenOver is the result of POST /v1/fleet/take-over.
 type FleetTakenOver struct {
 	From      string `json:"from"`      // where the other hub is
-	Published bool   `json:"published"` // false: it will be, when the broker can be reached
+	Published bool   `json:"published"` // false: nodes get it once the broker can be reached, and a hub of an older state has asked nodes
 }
 
 // FleetLost lists the changes that are known to be lost: GET /v1/fleet/lost.

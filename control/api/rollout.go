@@ -155,5 +155,5 @@ type FleetRoll struct {
 // FleetRolled is the result.
 type FleetRolled struct {
 	Lists     []string `json:"lists"`
-	Published bool     `json:"published"` // false: it will be, when the broker can be reached
+	Published bool     `json:"published"` // false: nodes get it once the broker can be reached, and a hub of an older state has asked nodes
 }
