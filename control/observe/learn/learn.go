@@ -62,9 +62,8 @@ type Learner struct {
 
 // tally counts mistakes since recount was called.
 type tally struct {
-	elements float64 // distinct ones
-	packets  float64
-	squares  float64 // of the packets of each element, their sum
+	packets float64
+	squares float64 // of the packets of each element, their sum
 }
 
 // rates are predictions, which take some milliseconds to compute.
@@ -198,9 +197,6 @@ func (l *Learner) Mistake(k key.Key, packets float64, at time.Duration) error {
 
 // add counts packets of an element that were dropped.
 func (t *tally) add(e *element, packets float64) {
-	if e.lately == 0 {
-		t.elements++
-	}
 	t.squares += packets * (2*e.lately + packets)
 	e.lately += packets
 	t.packets += packets

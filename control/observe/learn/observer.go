@@ -2,6 +2,7 @@ package learn
 
 import (
 	"log/slog"
+	"math"
 	"time"
 
 	"weir/control/engine"
@@ -30,6 +31,7 @@ type Observer struct {
 	built Mistakes        // since the observer first judged it
 	from  Counted         // then
 	seen  float64         // packets that matched since then, by their events
+	drift drift           // since then
 
 	judged <-chan events.Event // dropped packets; nil: not subscribed yet
 	wake   chan<- struct{}     // is sent to when there are some
@@ -110,43 +112,79 @@ func (o *Observer) report(err error) {
 func (o *Observer) All() Mistakes { return o.all }
 
 // Counted returns the rate of mistakes since the present filter was built, false if there were no packets yet.
+func (o *Observer) Counted() (Rate, bool) {
+	c := o.count()
+	if c.packets < 1 {
+		return Rate{}, false
+	}
+	r := Rate{Share: c.dropped / c.packets, Without: (c.dropped + o.built.Spared) / c.packets, Packets: c.packets}
+	r.Low, r.High = flood.Wilson(r.Share, c.packets/c.together)
+	return r, true
+}
+
+// count counts unlisted packets since the present filter was built, and those of them that were dropped.
 //
 // Packets of an element are dropped together: n packets of which elements had d_1, d_2 … dropped say as much as
 // n/(Σd²/Σd) independent ones (Kish, "Survey Sampling", 1965, 8.2). Programs count all packets that matched, and
 // send events of a sample of them, which says how many were mistakes.
-func (o *Observer) Counted() (Rate, bool) {
+func (o *Observer) count() (c count) {
 	matched, scale := float64(o.counted.Matched-min(o.counted.Matched, o.from.Matched)), 1.
 	if o.seen > 0 {
 		scale = matched / o.seen
 	}
-	dropped := o.built.Dropped * scale
-	n := dropped + o.built.Passed
-	if n < 1 {
-		return Rate{}, false
-	}
-	r := Rate{Share: dropped / n, Without: (dropped + o.built.Spared) / n, Packets: n}
-	together := max(1, scale)
+	c.dropped = o.built.Dropped * scale
+	c.packets = c.dropped + o.built.Passed
+	c.together = max(1, scale)
 	if t := o.learner.tally; t.packets > 0 {
-		together *= max(1, t.squares/t.packets)
+		c.together *= max(1, t.squares/t.packets)
 	}
-	r.Low, r.High = flood.Wilson(r.Share, n/together)
-	return r, true
+	return c
 }
 
-// leastMistaken is how many elements must have been dropped by mistake before Worse says anything: of fewer, the
-// counted rate lies outside its interval too often to be looked at again and again.
-const leastMistaken = 64
+// count is a number of unlisted packets, how many of them were dropped, and how many say as much as one that is
+// independent of the others.
+type count struct{ dropped, packets, together float64 }
 
-// Worse reports whether a filter whose networks differ in their bits makes more mistakes than predicted for one
-// in which they do not, and these rates: the traffic is other than what was learned. The whole interval of the counted
-// rate lies above the prediction then.
+// drift is a sum that grows while more packets are dropped than expected, and ends at zero otherwise: Page's ("Continuous
+// Inspection Schemes", Biometrika 1954), of logarithms of likelihood ratios. What was counted in the days before a
+// change does not count.
+type drift struct {
+	sum  float64
+	from count // when it was zero
+	last count
+}
+
+const (
+	worseBy = 1.25 // times as many as expected, which the sum finds soonest
+
+	// surely is the sum that a rate as expected reaches once in 10,000 mistakes or less. It takes 41 mistakes or more.
+	surely = 9.2
+)
+
+// add adds what was counted since the last call, of which a share was expected.
+func (d *drift) add(c count, expected float64) {
+	dropped, packets := c.dropped-d.last.dropped, max(0, c.packets-d.last.packets)
+	d.last = c
+	d.sum += (dropped*math.Log(worseBy) - packets*expected*(worseBy-1)) / c.together
+	if d.sum <= 0 {
+		d.sum, d.from = 0, c
+	}
+}
+
+// Worse reports whether a filter whose networks differ in their bits makes more mistakes now, since it was last
+// asked or before, than predicted for one in which they do not, and these rates: the traffic is other than what was
+// learned. It is asked again and again.
 func (o *Observer) Worse(s *membership.Set) (counted, equal float64, worse bool) {
-	r, ok := o.Counted()
-	if !ok || s.Classes == nil || o.set != s || o.learner.tally.elements < leastMistaken {
+	if s.Classes == nil || o.set != s {
 		return 0, 0, false
 	}
+	c := o.count()
 	equal = o.learner.predict().equal
-	return r.Share, equal, r.Low > equal
+	o.drift.add(c, equal)
+	if o.drift.sum < surely {
+		return 0, 0, false
+	}
+	return (c.dropped - o.drift.from.dropped) / (c.packets - o.drift.from.packets), equal, true
 }
 
 // Forget forgets which networks send.
@@ -178,7 +216,7 @@ func (o *Observer) Judge(e *engine.Generation, c Counted, at time.Duration, load
 	if o.set == e.Block {
 		o.built.add(now)
 	} else { // packets of the last filter are among these
-		o.set, o.built, o.from, o.seen = e.Block, Mistakes{}, c, 0
+		o.set, o.built, o.from, o.seen, o.drift = e.Block, Mistakes{}, c, 0, drift{}
 		o.learner.recount()
 	}
 	if at-o.tidied >= tidyPeriod {

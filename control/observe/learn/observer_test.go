@@ -88,6 +88,69 @@ func TestCounted(t *testing.T) {
 	}
 }
 
+// Traffic that has come to be other than what was learned is found, after however much that was as learned, and no
+// other is, nor where few elements have all the mistakes.
+func TestWorse(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	judged := make(chan events.Event, 3000)
+	o := NewObserver(Config{}, nil, nil, log)
+	o.judged = judged
+	e := approximate(t)
+	e.Block.Classes = make([]byte, membership.NumClasses+1)
+	equal := e.Block.FalsePositiveRate(e.Block.Len())
+	all := passing(e.Block, 3000)
+	var c Counted
+	// look sends packets, of which elements are mistakes, with some packets each, and reports whether they are too many.
+	look := func(packets, elements, each int) (counted float64, worse bool) {
+		t.Helper()
+		for range elements {
+			for range each {
+				judged <- event(all[0], 1)
+			}
+			all = all[1:]
+		}
+		c.Clean += uint64(packets - elements*each)
+		c.Matched += uint64(elements * each)
+		o.Judge(e, c, 0, time.Time{})
+		counted, of, worse := o.Worse(e.Block)
+		if worse && of != equal {
+			t.Errorf("%v is expected, want %v", of, equal)
+		}
+		return counted, worse
+	}
+	look(0, 0, 0)
+	if _, worse := look(10_000_000, 100, 1); worse {
+		t.Error("worse, with mistakes of one packet in 100,000")
+	}
+	packets := int(20 / equal)
+	for range 50 { // as expected of equal bits
+		if counted, worse := look(packets, 20, 1); worse {
+			t.Fatalf("worse, with %v", counted)
+		}
+	}
+	if counted, worse := look(packets, 4, 30); worse { // six times as many packets, of four elements
+		t.Fatalf("worse by four elements, with %v", counted)
+	}
+	for range 20 {
+		look(packets, 1, 1)
+	}
+	found := 0
+	for ; ; found++ {
+		if found == 25 {
+			t.Fatal("one and a half times as many are not found")
+		}
+		if counted, worse := look(packets, 30, 1); worse {
+			if math.Abs(counted/equal/1.5-1) > 0.01 {
+				t.Errorf("%v counted, want %v", counted, 1.5*equal)
+			}
+			break
+		}
+	}
+	if found < 2 {
+		t.Errorf("found after %d mistakes: chance does as much", 30*(found+1))
+	}
+}
+
 // In monitor mode, packets that a penalty would drop are no mistakes of the filter.
 func TestJudgeInMonitorMode(t *testing.T) {
 	e := approximate(t)
