@@ -104,9 +104,9 @@ type PoliceOverride struct {
 	// daemon began.
 	Held uint64 `json:"held_packets,omitempty"`
 
-	Trial *time.Time      `json:"trial_until,omitempty"` // of a pattern that only counts until then
-	Tried bool            `json:"tried,omitempty"`       // it was on trial, and ends if it matches conversations
-	Hits  *PatternPackets `json:"hits,omitempty"`        // of a pattern
+	Trial    *time.Time      `json:"trial_until,omitempty"`   // of a pattern that only counts until then
+	TrialFor float64         `json:"trial_seconds,omitempty"` // of a pattern that is or was on trial, and ends if it matches conversations
+	Hits     *PatternPackets `json:"hits,omitempty"`          // of a pattern
 }
 
 // PatternPackets are the packets that a pattern has matched, on trial and later, since it was set or

@@ -160,6 +160,9 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 			o.Log.Error("a later start with an unconfirmed configuration would return to the one before it: " + err.Error())
 		}
 	}
+	if err == nil {
+		d.policing.begin(time.Now())
+	}
 	return d, err
 }
 

@@ -63,9 +63,6 @@ func (p *policing) load(c *config.Config, now time.Time) {
 	}
 	for _, o := range s.Limits {
 		o.Since, o.Until, o.Trial = p.clock.Wall(o.Since), clock.Optional(p.clock.Wall, o.Until), clock.Optional(p.clock.Wall, o.Trial)
-		if o.Trial != nil { // what it has counted is gone
-			o.Trial = new(now.Add(o.Trial.Sub(o.Since)))
-		}
 		if over(o.Until, now) {
 			p.log.Info("a limit has ended while weir did not run", "of", o.Place(), "by", o.By)
 			continue
@@ -73,6 +70,23 @@ func (p *policing) load(c *config.Config, now time.Time) {
 		p.set = append(p.set, o)
 	}
 	p.enforced = p.set
+}
+
+// begin begins trials that were saved, since programs have counted nothing of their patterns before.
+func (p *policing) begin(now time.Time) {
+	next := slices.Clone(p.set)
+	for n, o := range next {
+		if o.Trial != nil {
+			next[n].Trial = trialFrom(now, o)
+		}
+	}
+	p.set, p.enforced = next, next
+	p.note()
+}
+
+// trialFrom returns when the trial of a pattern ends that begins at a time.
+func trialFrom(begin time.Time, o api.PoliceOverride) *time.Time {
+	return new(begin.Add(time.Duration(o.TrialFor * float64(time.Second))))
 }
 
 // save makes limits durable.
@@ -237,7 +251,7 @@ func (p *policing) change(of api.PoliceOverride, c api.PoliceChange) (done api.P
 		return done, errors.Join(fmt.Errorf("%v is limited as it was: %w", of.Place(), err), p.save(before))
 	}
 	if of.Trial != nil { // it begins now, however long it took to build programs
-		*of.Trial = time.Now().Add(time.Duration(c.Trial * float64(time.Second)))
+		*of.Trial = *trialFrom(time.Now(), of)
 		unsaved = p.save(next)
 	}
 	p.enforced = next
@@ -278,7 +292,8 @@ func (p *policing) may(c api.PoliceChange, o *api.PoliceOverride) error {
 	}
 	if o.Pattern != "" {
 		if c.Trial != 0 {
-			o.Trial, o.Tried = new(o.Since.Add(time.Duration(c.Trial*float64(time.Second)))), true
+			o.TrialFor = c.Trial
+			o.Trial = trialFrom(o.Since, *o)
 		}
 		return p.mayPattern(c, *o, rate)
 	}
@@ -452,7 +467,7 @@ func since(p, before api.PatternPackets) api.PatternPackets {
 // ends, since it matches conversations: on trial by all that it has counted, later by what it has since
 // it was judged last.
 func (p *policing) tried(o api.PoliceOverride, now time.Time) (next api.PoliceOverride, ends bool) {
-	if !o.Tried || o.Hits == nil {
+	if o.TrialFor == 0 || o.Hits == nil {
 		return o, false
 	}
 	if o.Trial != nil {
@@ -490,7 +505,7 @@ func (p *policing) end(now time.Time) error {
 	var why []string
 	changed := false
 	for _, o := range p.set {
-		if o.Tried {
+		if o.TrialFor != 0 {
 			o.Hits = p.hits(o)
 		}
 		became, ends := p.tried(o, now)

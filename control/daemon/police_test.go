@@ -201,22 +201,35 @@ func TestLimitEndsUnconfirmed(t *testing.T) {
 	shown("after the end of one", "198.51.100.1")
 }
 
-// The trial of a pattern begins when programs count its packets, however long they took to build.
+// The trial of a pattern begins when programs count its packets, however long they took to build, and anew when the
+// next daemon's do.
 func TestTrialBegins(t *testing.T) {
 	t.Parallel()
-	d := begin(t, configure(t, lab.New(t).B))
+	r := configure(t, lab.New(t).B)
+	r.change(func(c *config.Config) { c.StateDir = config.Path(t.TempDir()) })
 	const trial = time.Minute
+	began := func(what string, asked time.Time, ends *time.Time, d *running) {
+		t.Helper()
+		took := time.Since(asked)
+		if ends == nil || time.Until(*ends) < trial-took/10 || time.Until(*ends) > trial {
+			t.Errorf("%s: after %v, its trial of %v ends at %v", what, took, trial, ends)
+		}
+		if s := d.readings.Status().Policed; len(s) != 1 || s[0].Trial == nil || !s[0].Trial.Equal(*ends) {
+			t.Errorf("%s: the status has %+v, want %v", what, s, ends)
+		}
+	}
+	d := begin(t, r)
 	asked := time.Now()
 	p, err := d.policing.SetPolice(t.Context(), api.PoliceChange{Pattern: "udp length 9000 dst 192.0.2.1", Rate: "0pps", For: 3600, Trial: trial.Seconds()})
-	if err != nil || p.Override == nil || p.Override.Trial == nil {
+	if err != nil || p.Override == nil {
 		t.Fatalf("%+v, %v", p, err)
 	}
-	took := time.Since(asked)
-	if left := time.Until(*p.Override.Trial); left < trial-took/10 {
-		t.Errorf("%v after it was asked for, its trial of %v ends in %v", took, trial, left)
-	}
-	if s := d.readings.Status().Policed; len(s) != 1 || !s[0].Trial.Equal(*p.Override.Trial) {
-		t.Errorf("the status has %+v, want %v", s, p.Override.Trial)
+	began("by a command", asked, p.Override.Trial, d)
+	for range 2 { // which makes it no longer
+		d.stop()
+		asked = time.Now()
+		d = begin(t, r)
+		began("after a restart", asked, d.policing.set[0].Trial, d)
 	}
 }
 
@@ -239,7 +252,7 @@ func TestTried(t *testing.T) {
 		{100_000, 100, 0, false},
 	} {
 		p := new(policing)
-		o := api.PoliceOverride{Pattern: "udp", Tried: true, Hits: &api.PatternPackets{Packets: c.matched, Conversing: c.conversing, Unknown: c.unknown}}
+		o := api.PoliceOverride{Pattern: "udp", TrialFor: 60, Hits: &api.PatternPackets{Packets: c.matched, Conversing: c.conversing, Unknown: c.unknown}}
 		if _, ends := p.tried(o, time.Now()); ends != c.ends {
 			t.Errorf("%+v: it ends: %v", c, ends)
 		}
