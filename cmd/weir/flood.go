@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -23,6 +25,7 @@ func newFlood() *cobra.Command {
 	var past, propose bool
 	var apply string
 	var force bool
+	var rehearsal time.Duration
 	during, trial := api.FloodTTL, api.FloodTrial
 	c := &cobra.Command{
 		Use:   "flood",
@@ -37,8 +40,10 @@ Nothing is dropped by itself. "do" has the command that drops what the rules
 match, which is at most 0.8 % of the usual packets and conversations. Look at
 these figures before you run it. It gives patterns to weir limit, which drops
 them at once, and ends them by itself: at first each only counts, for the time
-of --trial, and ends if it matches conversations of this host.`,
+of --trial, and ends if it matches conversations of this host. --rehearse has
+programs count what the rules match, and drops nothing.`,
 		Example: `  weir flood
+  weir flood --rehearse 5s
   weir flood --apply all
   weir flood --apply 1,2 --ttl 1h --trial 5s
   weir flood --history
@@ -49,19 +54,25 @@ of --trial, and ends if it matches conversations of this host.`,
 	f := c.Flags()
 	f.BoolVar(&past, "history", false, "list the floods that are over, 100 at most")
 	f.BoolVar(&propose, "propose", false, "print the commands that drop the flood, one per line")
+	durationFlag(f, &rehearsal, "rehearse", 0, "count for a `time` what the rules match, of all packets, and drop nothing")
 	f.StringVar(&apply, "apply", "", "drop what `rules` match, as in 1,2, or all that are sure")
 	durationFlag(f, &during, "ttl", api.FloodTTL, "`time` after which --apply ends by itself")
 	durationFlag(f, &trial, "trial", api.FloodTrial, "`time` for which --apply only counts at first; 0: none")
 	f.BoolVar(&force, "force", false, "do it even if that covers your SSH session, or the gateway")
-	c.MarkFlagsMutuallyExclusive("history", "propose", "apply")
-	return question[*api.Floods]{
-		ask: func(c *cobra.Command, of *client.Client, _ []string) (*api.Floods, error) {
+	c.MarkFlagsMutuallyExclusive("history", "propose", "apply", "rehearse")
+	return question[any]{
+		ask: func(c *cobra.Command, of *client.Client, _ []string) (any, error) {
 			if apply == "" && (c.Flags().Changed("ttl") || c.Flags().Changed("trial") || force) {
 				return nil, usageError{errors.New("--ttl, --trial and --force go with --apply")}
 			}
 			floods, err := of.Floods(c.Context())
-			if err != nil || apply == "" {
-				return floods, err
+			switch {
+			case err != nil:
+				return nil, err
+			case c.Flags().Changed("rehearse"):
+				return rehearse(c, of, floods, rehearsal)
+			case apply == "":
+				return floods, nil
 			}
 			rules, err := chosenRules(floods, apply)
 			if err != nil {
@@ -75,8 +86,11 @@ of --trial, and ends if it matches conversations of this host.`,
 			}
 			return of.Floods(c.Context())
 		},
-		text: func(c *cobra.Command, f *api.Floods) {
+		text: func(c *cobra.Command, answer any) {
+			f, ok := answer.(*api.Floods)
 			switch out := c.OutOrStdout(); {
+			case !ok:
+				printRehearsed(out, answer.(limits).Limits, rehearsal)
 			case past:
 				printPastFloods(out, f)
 			case propose:
@@ -137,6 +151,69 @@ func applyRule(c *cobra.Command, of *client.Client, r *api.FloodRule, during, tr
 }
 
 const floodReason = "weir flood --apply"
+
+// rehearse has programs count what the rules of a flood match, and drop nothing: also if this process is killed.
+func rehearse(c *cobra.Command, of *client.Client, f *api.Floods, during time.Duration) (all limits, err error) {
+	if during < time.Second || during > time.Minute {
+		return all, usageError{fmt.Errorf("--rehearse %v: want 1s to 1m", during)}
+	}
+	if f.Now == nil {
+		return all, errors.New(noFlood(f))
+	}
+	before, err := of.Status(c.Context())
+	if err != nil {
+		return all, err
+	}
+	find := func(s *api.Status, pattern string) int {
+		return slices.IndexFunc(s.Policed, func(o api.PoliceOverride) bool { return o.Pattern == pattern })
+	}
+	counts := (during + 5*time.Second).Seconds() // longer than it takes to read them
+	change := api.PoliceChange{Rate: "0pps", For: counts, Trial: counts, Reason: "weir flood --rehearse"}
+	var rehearsed []string
+	defer func() {
+		for _, pattern := range rehearsed {
+			_, off := of.SetPolice(context.WithoutCancel(c.Context()), api.PoliceChange{Pattern: pattern, Off: true})
+			err = errors.Join(err, off)
+		}
+	}()
+	for _, r := range f.Now.Rules {
+		if len(r.Addresses) > 0 || find(before, r.Pattern) >= 0 { // what is dropped stays so
+			continue
+		}
+		change.Pattern = r.Pattern
+		if _, err := of.SetPolice(c.Context(), change); err != nil {
+			return all, fmt.Errorf("%s: %w", r.Pattern, err)
+		}
+		rehearsed = append(rehearsed, r.Pattern)
+	}
+	if len(rehearsed) == 0 {
+		return all, errors.New("nothing to rehearse: weir limit shows the patterns that count already")
+	}
+	select {
+	case <-c.Context().Done():
+		return all, c.Context().Err()
+	case <-time.After(during):
+	}
+	after, err := of.Status(c.Context())
+	if err != nil {
+		return all, err
+	}
+	for _, pattern := range rehearsed {
+		if n := find(after, pattern); n >= 0 {
+			all.Limits = append(all.Limits, after.Policed[n])
+		}
+	}
+	return all, nil
+}
+
+// printRehearsed says what patterns would have dropped.
+func printRehearsed(out io.Writer, all []api.PoliceOverride, during time.Duration) {
+	for _, o := range all {
+		o.Trial = nil // over
+		fmt.Fprintf(out, "%s: in %v %s\n", o.Pattern, quantity.Duration(during), hits(o, time.Now()))
+	}
+	fmt.Fprintln(out, "nothing was dropped: weir flood --apply")
+}
 
 func proposesNothing(f *api.Floods) string {
 	if f.Now == nil {

@@ -49,6 +49,11 @@ do          weir flood --apply all
 	if c := d.changedPolice; code != exitOK || c.Pattern != fragments.Pattern || c.Rate != "0pps" || c.For != 3600 || c.Trial != 5 || !strings.Contains(log, "DROPPED: "+fragments.Pattern) || !strings.HasPrefix(out, "FLOOD") {
 		t.Errorf("exit code %d, %+v\n%s%s", code, c, out, log)
 	}
+	for _, during := range []string{"0s", "2m"} {
+		if code, _, log := weir(t, "", "flood", "--socket", socket, "--rehearse", during); code != exitUsage || !strings.Contains(log, "want 1s to 1m") {
+			t.Errorf("--rehearse %s: exit code %d, %s", during, code, log)
+		}
+	}
 	for _, of := range []string{"3", "0", "1,", "x"} {
 		if code, _, log := weir(t, "", "flood", "--socket", socket, "--apply", of); code != exitUsage || !strings.Contains(log, "numbers of rules up to 2") {
 			t.Errorf("--apply %s: exit code %d, %s", of, code, log)

@@ -93,6 +93,9 @@ func printLimited(w io.Writer, o api.PoliceOverride, now time.Time) {
 	if o.Reason != "" {
 		until += ": " + o.Reason
 	}
+	if o.TrialFor > 0 && o.Trial == nil {
+		until += "; it was tried before"
+	}
 	what := fmt.Sprintf("LIMITED: %s to %s", o.Place(), o.Rate)
 	if o.Dropping() {
 		what = "DROPPED: " + o.Place()

@@ -20,7 +20,8 @@ type PoliceChange struct {
 	For  float64 `json:"for_seconds,omitempty"` // after which the limit ends by itself; 0: never
 
 	// Trial is for how many seconds a pattern only counts what it matches. Then it is enforced,
-	// or ended if more of its packets than MostConversing are in conversations of this host.
+	// or ended if more of its packets than MostConversing are in conversations of this host. As long as
+	// For, it is never enforced.
 	Trial float64 `json:"trial_seconds,omitempty"`
 
 	// Force sets a limit that the caller has to share without an end, or that holds back a peer

@@ -198,7 +198,7 @@ func newDaemon(o Options, c *config.Config) *Daemon {
 		queued: newQueuedChanges(&d.changes, d.audit, d.observers.notifier, o.Log),
 	}
 	d.monitor = override{clock: d.clock, loop: d.loop, active: d.active, audit: d.audit, note: d.note, log: o.Log}
-	d.policing = policing{clock: d.clock, loop: d.loop, active: d.active, antiLockout: &d.antiLockout, reloads: &d.reloads.confirmation, audit: d.audit, activate: d.restage, note: d.note, log: o.Log}
+	d.policing = policing{clock: d.clock, loop: d.loop, active: d.active, antiLockout: &d.antiLockout, reloads: &d.reloads.confirmation, audit: d.audit, activate: d.restage, note: d.note, log: o.Log, stood: make(map[string]time.Time)}
 	d.observers.policing, d.observers.applied = &d.policing, make(map[string]time.Time)
 	d.trials = trials{loop: d.loop, active: d.active, antiLockout: &d.antiLockout, collateral: d.observers.collateral, reloads: &d.reloads.confirmation, audit: d.audit, reassemble: d.reassemble, note: d.note}
 	d.trials.TrialKeeper = lists.TrialKeeper{Owner: &d.trials, Clock: d.clock, Path: statePath(c, lists.TrialFile), Log: o.Log}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -31,6 +32,7 @@ type policing struct {
 	set      []api.PoliceOverride // as decided
 	enforced []api.PoliceOverride // by the programs; the slice is replaced, never changed
 	held     map[string]held      // by source or pattern
+	stood    map[string]time.Time // by pattern that was enforced after a trial, when it expired
 
 	clock       *clock.Clock
 	loop        *loop
@@ -83,6 +85,32 @@ func (p *policing) begin(now time.Time) {
 	p.set, p.enforced = next, next
 	p.note()
 }
+
+// stoodFor is for how long a pattern that has expired after its trial needs no other one: floods come in
+// pulses.
+const stoodFor = time.Hour
+
+// stoodTrial reports whether a pattern was enforced after a trial, matched no more conversations than it may,
+// and expired a short time ago.
+func (p *policing) stoodTrial(pattern string, now time.Time) bool {
+	at, ok := p.stood[pattern]
+	return ok && now.Sub(at) < stoodFor
+}
+
+// remember keeps whether a pattern has stood its trial, as it ends. One that matched next to nothing has not.
+func (p *policing) remember(o api.PoliceOverride, why string, now time.Time) {
+	delete(p.stood, o.Pattern)
+	maps.DeleteFunc(p.stood, func(_ string, at time.Time) bool { return now.Sub(at) >= stoodFor })
+	if o.TrialFor != 0 && o.Trial == nil && why == byExpiry && o.Hits != nil && o.Hits.Packets >= leastMatched {
+		p.stood[o.Pattern] = now
+	}
+}
+
+// Why a limit ends by itself.
+const (
+	byExpiry        = "expiry"
+	byConversations = "conversations"
+)
 
 // trialFrom returns when the trial of a pattern ends that begins at a time.
 func trialFrom(begin time.Time, o api.PoliceOverride) *time.Time {
@@ -292,8 +320,9 @@ func (p *policing) may(c api.PoliceChange, o *api.PoliceOverride) error {
 	}
 	if o.Pattern != "" {
 		if c.Trial != 0 {
-			o.TrialFor = c.Trial
-			o.Trial = trialFrom(o.Since, *o)
+			if o.TrialFor = c.Trial; c.Trial == c.For || !p.stoodTrial(o.Pattern, o.Since) {
+				o.Trial = trialFrom(o.Since, *o)
+			}
 		}
 		return p.mayPattern(c, *o, rate)
 	}
@@ -332,9 +361,9 @@ func (p *policing) mayPattern(c api.PoliceChange, o api.PoliceOverride, rate qua
 		return err
 	case c.For == 0:
 		return errors.New("a pattern takes a time after which it ends: --ttl (for_seconds), as in 10m")
-	case c.Trial >= c.For:
+	case c.Trial > c.For:
 		return errors.New("the trial takes longer than the pattern: give it a longer --ttl (for_seconds)")
-	case c.Force || tracker.Suffices(rate):
+	case c.Trial == c.For || c.Force || tracker.Suffices(rate): // one on trial to its end only counts
 		return nil
 	}
 	for _, within := range pattern.Keys() {
@@ -510,12 +539,12 @@ func (p *policing) end(now time.Time) error {
 		}
 		became, ends := p.tried(o, now)
 		switch became.Hits = nil; {
-		case over(o.Until, now):
-			past, why = append(past, o), append(why, "expiry")
 		case ends:
-			past, why = append(past, o), append(why, "conversations")
+			past, why = append(past, o), append(why, byConversations)
 			p.log.Warn("a pattern matches conversations of this host, and ends", "pattern", o.Pattern,
 				"packets", o.Hits.Packets, "in conversations", o.Hits.Conversing)
+		case over(o.Until, now):
+			past, why = append(past, o), append(why, byExpiry)
 		default:
 			if became.Trial == nil && o.Trial != nil {
 				changed = true
@@ -539,6 +568,9 @@ func (p *policing) end(now time.Time) error {
 		return p.failed
 	}
 	p.enforced = p.set
+	for i, o := range past {
+		p.remember(o, why[i], now)
+	}
 	p.note()
 	if err := p.save(p.set); err != nil { // a start ignores what has ended
 		p.log.Error(err.Error())

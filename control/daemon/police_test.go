@@ -233,6 +233,51 @@ func TestTrialBegins(t *testing.T) {
 	}
 }
 
+// A pattern that was enforced after a trial, and has expired since, is enforced at once where it is set again within an
+// hour. One that has matched next to nothing, or conversations, or has not been enforced, is tried again.
+func TestTrialStood(t *testing.T) {
+	t.Parallel()
+	d := begin(t, configure(t, lab.New(t).B))
+	pattern, ended := "udp dport 9999 dst 192.0.2.1/32", time.Now()
+	tried := func(during float64) bool {
+		t.Helper()
+		p, err := d.policing.SetPolice(t.Context(), api.PoliceChange{Pattern: pattern, Rate: "0pps", For: during, Trial: 60})
+		if err != nil || p.Override == nil || p.Override.TrialFor != 60 {
+			t.Fatalf("%+v, %v", p, err)
+		}
+		return p.Override.Trial != nil
+	}
+	for _, c := range []struct {
+		packets uint64
+		trial   *time.Time
+		why     string
+		ago     time.Duration
+		during  float64
+		tried   bool
+	}{
+		{leastMatched, nil, byExpiry, 0, 3600, false},
+		{leastMatched, nil, byExpiry, stoodFor - time.Minute, 3600, false},
+		{leastMatched, nil, byExpiry, stoodFor, 3600, true},
+		{leastMatched, nil, byExpiry, 0, 60, true}, // which is to count only
+		{leastMatched - 1, nil, byExpiry, 0, 3600, true},
+		{leastMatched, nil, byConversations, 0, 3600, true},
+		{leastMatched, &ended, byExpiry, 0, 3600, true},
+	} {
+		if err := d.loop.doAlone(t.Context(), func() error {
+			d.policing.stood[pattern] = time.Now() // of an earlier one
+			d.policing.remember(api.PoliceOverride{
+				Pattern: pattern, TrialFor: 60, Trial: c.trial, Hits: &api.PatternPackets{Packets: c.packets},
+			}, c.why, time.Now().Add(-c.ago))
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if tried(c.during) != c.tried {
+			t.Errorf("%+v: tried again: %t", c, !c.tried)
+		}
+	}
+}
+
 // Packets of conversations end a pattern that is enforced: too large a share of a hundred or more, five of
 // fewer.
 func TestTried(t *testing.T) {

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -83,9 +84,21 @@ func TestFlood(t *testing.T) {
 	if want := "weir limit --ttl 10m --trial 2s '" + f.Now.Rules[0].Pattern + "' 0pps"; proposed != want {
 		t.Fatalf("proposed: %q, want %q", proposed, want)
 	}
+	rehearsing, before := time.Now(), flooded.Load()
+	rehearsed := h.succeeds("", "flood", "--rehearse", "1s")
+	var matched int64
+	if _, err := fmt.Sscanf(strings.ReplaceAll(rehearsed, ",", ""), f.Now.Rules[0].Pattern+": in 1s %d packets", &matched); err != nil || matched < 100 {
+		t.Errorf("rehearsed: %q, %v", rehearsed, err)
+	}
+	if s, err := h.api.Status(t.Context()); err != nil || len(s.Policed) > 0 {
+		t.Errorf("after the rehearsal: %+v, %v", s.Policed, err)
+	}
+	wait.For(t, "that the flood comes through as before", func() bool { return flooded.Load()-before >= matched })
+	took := time.Since(rehearsing)
 	h.succeeds("", "flood", "--apply", "all", "--trial", "1s")
 	floods("that weir drops it", func(f *api.Floods) bool { return f.Now != nil && f.Now.Dropped == 1 })
-	t.Logf("the last of %d packets of the flood came %v after the first", flooded.Load(), time.Duration(last.Load()).Round(time.Millisecond))
+	t.Logf("the last of %d packets of the flood came %v after the first, without the rehearsal's %v",
+		flooded.Load(), (time.Duration(last.Load()) - took).Round(time.Millisecond), took.Round(time.Millisecond))
 	flooded.Store(0)
 	users.Store(0)
 
