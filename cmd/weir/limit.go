@@ -144,16 +144,27 @@ func printLimits(w io.Writer, all []api.PoliceOverride, now time.Time) {
 	}
 }
 
+// trialEnd says when the trial of a pattern ends, by its text, or that it waits for a packet.
+func trialEnd(o api.PoliceOverride, now time.Time, at string) string {
+	if now.After(*o.Trial) && o.Hits != nil && o.Hits.Packets == 0 {
+		return "it matches a packet"
+	}
+	return at
+}
+
 // hits says what a pattern has matched.
 func hits(o api.PoliceOverride, now time.Time) string {
 	var text string
 	if o.Trial != nil {
-		text = "on trial until " + due(o.Trial, now) + ", "
+		text = "on trial until " + trialEnd(o, now, due(o.Trial, now)) + ", "
 	}
 	if o.Hits == nil {
 		return text + "not counted yet"
 	}
 	text += plural(int(o.Hits.Packets), "packet", "packets") + " matched"
+	if o.Hits.Packets == 0 {
+		return text
+	}
 	if o.Hits.Packets == o.Hits.Unknown {
 		return text + "; whether in conversations is not known"
 	}

@@ -101,7 +101,7 @@ func printLimited(w io.Writer, o api.PoliceOverride, now time.Time) {
 		what = "DROPPED: " + o.Place()
 	}
 	if o.Trial != nil {
-		what = fmt.Sprintf("ON TRIAL until %s: %s at %s", o.Trial.Local().Format(time.TimeOnly), o.Place(), o.Rate)
+		what = fmt.Sprintf("ON TRIAL until %s: %s at %s", trialEnd(o, now, o.Trial.Local().Format(time.TimeOnly)), o.Place(), o.Rate)
 	}
 	fmt.Fprintf(w, "%s since %s, by %s, %s\n", what, o.Since.Local().Format(time.DateTime), o.By, until)
 }

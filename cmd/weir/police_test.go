@@ -85,8 +85,9 @@ func TestLimitPattern(t *testing.T) {
 	if code != exitOK || d.changedPolice.Pattern != pattern || !d.changedPolice.Off || out != pattern+" is not limited\n" {
 		t.Errorf("exit code %d, %+v\n%s", code, d.changedPolice, out)
 	}
-	until := time.Now().Add(time.Hour)
+	until, past := time.Now().Add(time.Hour), time.Now().Add(-time.Second)
 	for want, o := range map[string]api.PoliceOverride{
+		": on trial until it matches a packet, 0 packets matched\n": {Hits: &api.PatternPackets{}, Trial: &past},
 		": not counted yet\n": {},
 		": 8 packets matched, 2 of them in conversations of this host\n": {Hits: &api.PatternPackets{Packets: 8, Conversing: 2}},
 		": 8 packets matched; whether in conversations is not known\n":   {Hits: &api.PatternPackets{Packets: 8, Unknown: 8}},
@@ -98,7 +99,10 @@ func TestLimitPattern(t *testing.T) {
 			t.Errorf("exit code %d\n%s, want %s", code, out, want)
 		}
 		begins := "DROPPED: " + pattern
-		if o.Trial != nil {
+		switch o.Trial {
+		case &past:
+			begins = "ON TRIAL until it matches a packet: " + pattern + " at 0pps"
+		case &until:
 			begins = "ON TRIAL until " + until.Format(time.TimeOnly) + ": " + pattern + " at 0pps"
 		}
 		if _, out, _ = weir(t, "", "status", "--socket", socket); !strings.Contains(out, begins+" since ") || !strings.Contains(out, "`weir limit '"+pattern+"' --off`") {

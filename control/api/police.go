@@ -19,9 +19,9 @@ type PoliceChange struct {
 	Off  bool    `json:"off,omitempty"`         // the configuration decides again
 	For  float64 `json:"for_seconds,omitempty"` // after which the limit ends by itself; 0: never
 
-	// Trial is for how many seconds a pattern only counts what it matches. Then it is enforced,
-	// or ended if more of its packets than MostConversing are in conversations of this host. As long as
-	// For, it is never enforced.
+	// Trial is for how many seconds a pattern only counts what it matches, at least. Once it has matched a
+	// packet it is enforced, or ended if more of its packets than MostConversing are in conversations of
+	// this host. As long as For, it is never enforced.
 	Trial float64 `json:"trial_seconds,omitempty"`
 
 	// Force sets a limit that the caller has to share without an end, or that holds back a peer

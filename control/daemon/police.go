@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -149,7 +148,7 @@ func (p *policing) limits(c *config.Config) stages.Limits {
 		switch {
 		case err != nil:
 		case o.Source != "":
-			if prefix, err := parseSource(o.Source); err == nil {
+			if prefix, err := flood.ParsePrefix(o.Source); err == nil {
 				all.Sources = append(all.Sources, stages.Source{Prefix: prefix, Rate: rate, Until: endsAt(o)})
 			}
 		case o.Pattern != "":
@@ -180,21 +179,6 @@ func patternOf(o api.PoliceOverride) (p stages.Pattern, err error) {
 	return p, err
 }
 
-// parseSource reads an address or a prefix.
-func parseSource(text string) (netip.Prefix, error) {
-	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
-		return netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()), nil
-	}
-	p, err := netip.ParsePrefix(text)
-	switch {
-	case err != nil || p.Addr().Is4In6():
-		return p, fmt.Errorf("%q is neither an address nor a prefix", text)
-	case p != p.Masked():
-		return p, fmt.Errorf("%q has host bits: limit %v or %v", text, p.Addr(), p.Masked())
-	}
-	return p, nil
-}
-
 // endOf returns the audit's record that a limit ends, without who ended it.
 func endOf(o api.PoliceOverride) audit.Record {
 	if o.Source+o.Pattern != "" {
@@ -207,9 +191,9 @@ func endOf(o api.PoliceOverride) audit.Record {
 func (p *policing) SetPolice(ctx context.Context, c api.PoliceChange) (done api.Policed, err error) {
 	of := api.PoliceOverride{Interface: c.Interface, Netns: c.Netns, Reason: c.Reason}
 	if c.Source != "" {
-		prefix, err := parseSource(c.Source)
+		prefix, err := flood.ParsePrefix(c.Source)
 		if err != nil {
-			return done, &api.BadRequest{Err: err}
+			return done, &api.BadRequest{Err: fmt.Errorf("%q: %w", c.Source, err)}
 		}
 		of.Source = key.Source(prefix).String()
 	}
@@ -329,7 +313,7 @@ func (p *policing) may(c api.PoliceChange, o *api.PoliceOverride) error {
 	with, option, shares := "a flood", "--for", func(ruleset.Peer) bool { return true }
 	err := p.active.prepared.Config.CheckPolice(targetOf(*o), rate)
 	if o.Source != "" {
-		prefix, _ := parseSource(o.Source) // which SetPolice has read
+		prefix, _ := flood.ParsePrefix(o.Source) // which SetPolice has read
 		with, option, shares = "all else from "+o.Source, "--ttl", func(peer ruleset.Peer) bool { return peer.Key.Overlaps(key.Source(prefix)) }
 		if err = stages.CheckSource(rate); err == nil && !c.Force {
 			err = p.spares(key.Source(prefix), rate)
@@ -415,7 +399,7 @@ func (c counted) add(o counted) counted {
 func (p *policing) count(o api.PoliceOverride) (c counted, ok bool) {
 	k := p.active.engine.Kernel()
 	if o.Source != "" {
-		prefix, err := parseSource(o.Source)
+		prefix, err := flood.ParsePrefix(o.Source)
 		if err != nil {
 			return c, false
 		}
@@ -500,7 +484,7 @@ func (p *policing) tried(o api.PoliceOverride, now time.Time) (next api.PoliceOv
 		return o, false
 	}
 	if o.Trial != nil {
-		if !over(o.Trial, now) {
+		if !over(o.Trial, now) || o.Hits.Packets == 0 { // nothing is known of whom it would hit
 			return o, false
 		}
 		p.judge(o)

@@ -140,9 +140,9 @@ func TestLimitRefused(t *testing.T) {
 	d := begin(t, r)
 	limit := api.PoliceChange{Source: "192.0.2.0/24", Rate: "100pps", SSH: "192.0.2.9 50000 " + l.B.IPv4.String() + " 22"}
 	refused, accepted := limiting(t, d, limit)
-	refused("host bits", "limit 192.0.2.1 or 192.0.2.0/24", func(c *api.PoliceChange) { c.Source = "192.0.2.1/24" })
-	refused("no source", "neither an address nor a prefix", func(c *api.PoliceChange) { c.Source = "eth0" })
-	refused("no address of a host", "neither an address nor a prefix", func(c *api.PoliceChange) { c.Source = "fe80::1%eth0" })
+	refused("host bits", "want 192.0.2.1 or 192.0.2.0/24", func(c *api.PoliceChange) { c.Source = "192.0.2.1/24" })
+	refused("no source", "want an address or a prefix", func(c *api.PoliceChange) { c.Source = "eth0" })
+	refused("no address of a host", "want an address or a prefix", func(c *api.PoliceChange) { c.Source = "fe80::1%eth0" })
 	refused("no unit", "want bits, bytes or packets", func(c *api.PoliceChange) { c.Rate = "1k/s" })
 	refused("too slow", "not between 8kbit/s", func(c *api.PoliceChange) { c.Rate = "7kbit/s" })
 	refused("the caller's session", "your SSH session from 192.0.2.9 would share 100pps with all else from 192.0.2.0/24, without an end: set one by --ttl", func(*api.PoliceChange) {})
@@ -300,6 +300,10 @@ func TestTried(t *testing.T) {
 		o := api.PoliceOverride{Pattern: "udp", TrialFor: 60, Hits: &api.PatternPackets{Packets: c.matched, Conversing: c.conversing, Unknown: c.unknown}}
 		if _, ends := p.tried(o, time.Now()); ends != c.ends {
 			t.Errorf("%+v: it ends: %v", c, ends)
+		}
+		o.Trial = new(time.Now().Add(-time.Second))
+		if next, _ := p.tried(o, time.Now()); (next.Trial != nil) != (c.matched == 0) {
+			t.Errorf("%+v: on trial until %v, after its time", c, next.Trial)
 		}
 	}
 }

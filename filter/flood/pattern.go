@@ -169,7 +169,7 @@ func parseCondition(words []string) (c Condition, n int, err error) {
 func (c *Condition) parse(text string) (err error) {
 	switch c.Field {
 	case SourcePrefix, DestinationPrefix:
-		c.Prefix, err = parsePrefix(text)
+		c.Prefix, err = ParsePrefix(text)
 		return err
 	case FragmentPart:
 		at := slices.Index([]string{"none", "first", "later"}, text)
@@ -203,10 +203,10 @@ func (c *Condition) parse(text string) (err error) {
 	return nil
 }
 
-// parsePrefix reads an address or a prefix.
-func parsePrefix(text string) (p netip.Prefix, err error) {
-	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" && !a.Is4In6() {
-		return netip.PrefixFrom(a, a.BitLen()), nil
+// ParsePrefix reads an address or a prefix. An address of IPv4 that is mapped to IPv6 is one of IPv4.
+func ParsePrefix(text string) (p netip.Prefix, err error) {
+	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
+		return netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()), nil
 	}
 	p, err = netip.ParsePrefix(text)
 	switch {

@@ -60,7 +60,7 @@ func TestParseRuleRefused(t *testing.T) {
 		"udp fragment middle":           "first or later",
 		"src 192.0.2.1/24":              "host bits",
 		"src web":                       "an address or a prefix",
-		"src ::ffff:192.0.2.1":          "an address or a prefix",
+		"src ::ffff:192.0.2.0/120":      "an address or a prefix",
 		"src 192.0.2.1 dst 2001:db8::1": "different families",
 		"ttl 300":                       "up to 255",
 		"doff 16":                       "up to 15",

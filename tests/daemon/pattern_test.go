@@ -113,10 +113,18 @@ func TestPatternByCommand(t *testing.T) {
 	if out, _ := h.status(); !strings.Contains(out, "ON TRIAL until ") || !strings.Contains(out, pattern) {
 		t.Errorf("status prints\n%s", out)
 	}
+	// tried sends a packet, without which a trial does not end, and waits for its end.
+	tried := func(what string) {
+		t.Helper()
+		if matched, _ := h.come(1); matched != 1 {
+			t.Errorf("%s: a packet of the pattern did not come", what)
+		}
+		wait.For(t, what, func() bool { o := status(); return o != nil && o.Trial == nil })
+	}
 	limit("0pps", "--ttl", "1h", "--trial", "1s")
-	wait.For(t, "the end of the trial", func() bool { o := status(); return o != nil && o.Trial == nil })
+	tried("the end of the trial")
 	expect("after the trial", 0)
-	counted("after the trial", packets, packets, packets)
+	counted("after the trial", packets, packets+1, packets+1)
 
 	// Named in events, in explain of a frame and of a flow.
 	subscribed, err := h.api.Events(t.Context(), api.Events{Reasons: []string{"pattern"}, Follow: true})
@@ -185,7 +193,7 @@ func TestPatternByCommand(t *testing.T) {
 	expect("by another alone", 0)
 	h.succeeds("", "limit", pattern, "0pps", "--ttl", "1h", "--trial", "1s")
 	h.succeeds("", "limit", wider, "--off")
-	wait.For(t, "the end of another trial", func() bool { o := status(); return o != nil && o.Trial == nil })
+	tried("the end of another trial")
 	expect("without the other", 0)
 	limit("--off")
 	expect("ended by a command", packets)
