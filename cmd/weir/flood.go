@@ -152,6 +152,8 @@ func applyRule(c *cobra.Command, of *client.Client, r *api.FloodRule, during, tr
 
 const floodReason = "weir flood --apply"
 
+const rehearsalReason = "weir flood --rehearse"
+
 // rehearse has programs count what the rules of a flood match, and drop nothing: also if this process is killed.
 func rehearse(c *cobra.Command, of *client.Client, f *api.Floods, during time.Duration) (all limits, err error) {
 	if during < time.Second || during > time.Minute {
@@ -164,21 +166,32 @@ func rehearse(c *cobra.Command, of *client.Client, f *api.Floods, during time.Du
 	if err != nil {
 		return all, err
 	}
-	find := func(s *api.Status, pattern string) int {
-		return slices.IndexFunc(s.Policed, func(o api.PoliceOverride) bool { return o.Pattern == pattern })
-	}
 	counts := (during + 5*time.Second).Seconds() // longer than it takes to read them
-	change := api.PoliceChange{Rate: "0pps", For: counts, Trial: counts, Reason: "weir flood --rehearse"}
+	change := api.PoliceChange{Rate: "0pps", For: counts, Trial: counts, Reason: rehearsalReason}
 	var rehearsed []string
+	// Those that a command has set anew meanwhile stay.
+	own := func(s *api.Status) (limits []api.PoliceOverride) {
+		for _, o := range s.Policed {
+			if o.Reason == rehearsalReason && slices.Contains(rehearsed, o.Pattern) {
+				limits = append(limits, o)
+			}
+		}
+		return limits
+	}
 	defer func() {
-		for _, pattern := range rehearsed {
-			_, off := of.SetPolice(context.WithoutCancel(c.Context()), api.PoliceChange{Pattern: pattern, Off: true})
-			err = errors.Join(err, off)
+		ctx := context.WithoutCancel(c.Context())
+		left, failed := of.Status(ctx)
+		if err = errors.Join(err, failed); failed != nil {
+			return
+		}
+		for _, o := range own(left) {
+			_, failed := of.SetPolice(ctx, api.PoliceChange{Pattern: o.Pattern, Off: true})
+			err = errors.Join(err, failed)
 		}
 	}()
 	for _, r := range f.Now.Rules {
-		if len(r.Addresses) > 0 || find(before, r.Pattern) >= 0 { // what is dropped stays so
-			continue
+		if len(r.Addresses) > 0 || slices.ContainsFunc(before.Policed, func(o api.PoliceOverride) bool { return o.Pattern == r.Pattern }) {
+			continue // what is dropped stays so
 		}
 		change.Pattern = r.Pattern
 		if _, err := of.SetPolice(c.Context(), change); err != nil {
@@ -198,10 +211,8 @@ func rehearse(c *cobra.Command, of *client.Client, f *api.Floods, during time.Du
 	if err != nil {
 		return all, err
 	}
-	for _, pattern := range rehearsed {
-		if n := find(after, pattern); n >= 0 {
-			all.Limits = append(all.Limits, after.Policed[n])
-		}
+	if all.Limits = own(after); len(all.Limits) < len(rehearsed) {
+		return all, errors.New("the counts of some patterns could not be read in time, or they were changed meanwhile: weir limit")
 	}
 	return all, nil
 }
