@@ -44,20 +44,12 @@ func TestJudge(t *testing.T) {
 // The rate counts what was sent since the filter was built. Its interval is wider where few elements had all
 // dropped packets, and packets without an event count as those with one.
 func TestCounted(t *testing.T) {
-	log := slog.New(slog.DiscardHandler)
-	events := make(chan events.Event, 3000)
-	o := NewObserver(Config{}, nil, nil, log)
-	o.judged = events
+	o, judge := judging()
 	e := approximate(t)
 	all := passing(e.Block, 400)
 	count := func(c Counted, elements, each int) Rate {
 		t.Helper()
-		for _, k := range all[:elements] {
-			for range each {
-				events <- event(k, 1)
-			}
-		}
-		o.Judge(e, c, 0, time.Time{})
+		judge(e, c, all[:elements], each)
 		r, _ := o.Counted()
 		return r
 	}
@@ -91,10 +83,7 @@ func TestCounted(t *testing.T) {
 // Traffic that has come to be other than what was learned is found, after however much that was as learned, and no
 // other is, nor where few elements have all the mistakes.
 func TestWorse(t *testing.T) {
-	log := slog.New(slog.DiscardHandler)
-	judged := make(chan events.Event, 3000)
-	o := NewObserver(Config{}, nil, nil, log)
-	o.judged = judged
+	o, judge := judging()
 	e := approximate(t)
 	e.Block.Classes = make([]byte, membership.NumClasses+1)
 	equal := e.Block.FalsePositiveRate(e.Block.Len())
@@ -103,15 +92,10 @@ func TestWorse(t *testing.T) {
 	// look sends packets, of which elements are mistakes, with some packets each, and reports whether they are too many.
 	look := func(packets, elements, each int) (counted float64, worse bool) {
 		t.Helper()
-		for range elements {
-			for range each {
-				judged <- event(all[0], 1)
-			}
-			all = all[1:]
-		}
 		c.Clean += uint64(packets - elements*each)
 		c.Matched += uint64(elements * each)
-		o.Judge(e, c, 0, time.Time{})
+		judge(e, c, all[:elements], each)
+		all = all[elements:]
 		counted, of, worse := o.Worse(e.Block)
 		if worse && of != equal {
 			t.Errorf("%v is expected, want %v", of, equal)
@@ -172,6 +156,22 @@ func TestJudgeInMonitorMode(t *testing.T) {
 	o.Judge(e, Counted{}, 0, time.Time{})
 	if all := o.All(); all.Dropped != 16 {
 		t.Errorf("%v are mistakes, want those of the 2 events that the cascade passes: 16", all.Dropped)
+	}
+}
+
+// judging returns an observer, and what has it judge the counters of programs and some events of each element that
+// they have dropped.
+func judging() (o *Observer, judge func(e *engine.Generation, c Counted, dropped []key.Key, each int)) {
+	judged := make(chan events.Event, 3000)
+	o = NewObserver(Config{}, nil, nil, slog.New(slog.DiscardHandler))
+	o.judged = judged
+	return o, func(e *engine.Generation, c Counted, dropped []key.Key, each int) {
+		for _, k := range dropped {
+			for range each {
+				judged <- event(k, 1)
+			}
+		}
+		o.Judge(e, c, 0, time.Time{})
 	}
 }
 
