@@ -169,52 +169,44 @@ func rehearse(c *cobra.Command, of *client.Client, f *api.Floods, during time.Du
 	counts := (during + 5*time.Second).Seconds() // longer than it takes to read them
 	change := api.PoliceChange{Rate: "0pps", For: counts, Trial: counts, Reason: rehearsalReason}
 	var rehearsed []string
-	// Those that a command has set anew meanwhile stay.
-	own := func(s *api.Status) (limits []api.PoliceOverride) {
-		for _, o := range s.Policed {
-			if o.Reason == rehearsalReason && slices.Contains(rehearsed, o.Pattern) {
-				limits = append(limits, o)
-			}
-		}
-		return limits
-	}
-	defer func() {
-		ctx := context.WithoutCancel(c.Context())
-		left, failed := of.Status(ctx)
-		if err = errors.Join(err, failed); failed != nil {
-			return
-		}
-		for _, o := range own(left) {
-			_, failed := of.SetPolice(ctx, api.PoliceChange{Pattern: o.Pattern, Off: true})
-			err = errors.Join(err, failed)
-		}
-	}()
 	for _, r := range f.Now.Rules {
 		if len(r.Addresses) > 0 || slices.ContainsFunc(before.Policed, func(o api.PoliceOverride) bool { return o.Pattern == r.Pattern }) {
 			continue // what is dropped stays so
 		}
 		change.Pattern = r.Pattern
-		if _, err := of.SetPolice(c.Context(), change); err != nil {
-			return all, fmt.Errorf("%s: %w", r.Pattern, err)
+		if _, err = of.SetPolice(c.Context(), change); err != nil {
+			err = fmt.Errorf("%s: %w", r.Pattern, err)
+			break
 		}
 		rehearsed = append(rehearsed, r.Pattern)
 	}
-	if len(rehearsed) == 0 {
+	switch {
+	case len(rehearsed) > 0 && err == nil:
+		select {
+		case <-c.Context().Done():
+			err = c.Context().Err()
+		case <-time.After(during):
+		}
+	case err == nil:
 		return all, errors.New("nothing to rehearse: weir limit shows the patterns that count already")
 	}
-	select {
-	case <-c.Context().Done():
-		return all, c.Context().Err()
-	case <-time.After(during):
+	ctx := context.WithoutCancel(c.Context()) // what has begun ends, also where this is interrupted
+	after, failed := of.Status(ctx)
+	if failed != nil {
+		return all, errors.Join(err, failed)
 	}
-	after, err := of.Status(c.Context())
-	if err != nil {
-		return all, err
+	for _, o := range after.Policed {
+		if o.Reason != rehearsalReason || !slices.Contains(rehearsed, o.Pattern) { // a command has set it anew meanwhile
+			continue
+		}
+		all.Limits = append(all.Limits, o)
+		_, failed := of.SetPolice(ctx, api.PoliceChange{Pattern: o.Pattern, Off: true})
+		err = errors.Join(err, failed)
 	}
-	if all.Limits = own(after); len(all.Limits) < len(rehearsed) {
-		return all, errors.New("the counts of some patterns could not be read in time, or they were changed meanwhile: weir limit")
+	if err == nil && len(all.Limits) < len(rehearsed) {
+		err = errors.New("the counts of some patterns could not be read in time, or they were changed meanwhile: weir limit")
 	}
-	return all, nil
+	return all, err
 }
 
 // printRehearsed says what patterns would have dropped.
