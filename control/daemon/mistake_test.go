@@ -102,8 +102,17 @@ func TestCountedRate(t *testing.T) {
 				first++
 				return shown().Rate != nil
 			})
-			time.Sleep(2 * time.Second) // they are counted
-			before := shown()
+			last := d.readings.top.Load()
+			wait.For(t, "they are counted", func() bool {
+				now := d.readings.top.Load()
+				if now == last {
+					return false
+				}
+				same := now.Filter.FalsePositives.Packets == last.Filter.FalsePositives.Packets
+				last = now
+				return same
+			})
+			before := last.Filter.FalsePositives
 			for i := range sources * each {
 				send(inNetwork(0x2d00+i%20, i%sources), uint64(i))
 				if sent++; sent%100 == 0 { // fewer than a queue holds

@@ -75,6 +75,9 @@ func (p *policing) load(c *config.Config, now time.Time) {
 
 // begin begins trials that were saved, since programs have counted nothing of their patterns before.
 func (p *policing) begin(now time.Time) {
+	if !slices.ContainsFunc(p.set, func(o api.PoliceOverride) bool { return o.Trial != nil }) {
+		return
+	}
 	next := slices.Clone(p.set)
 	for n, o := range next {
 		if o.Trial != nil {
@@ -97,19 +100,13 @@ func (p *policing) stoodTrial(pattern string, now time.Time) bool {
 }
 
 // remember keeps whether a pattern has stood its trial, as it ends. One that matched next to nothing has not.
-func (p *policing) remember(o api.PoliceOverride, why string, now time.Time) {
+func (p *policing) remember(o api.PoliceOverride, expired bool, now time.Time) {
 	delete(p.stood, o.Pattern)
 	maps.DeleteFunc(p.stood, func(_ string, at time.Time) bool { return now.Sub(at) >= stoodFor })
-	if o.TrialFor != 0 && o.Trial == nil && why == byExpiry && o.Hits != nil && o.Hits.Packets >= leastMatched {
+	if o.TrialFor != 0 && o.Trial == nil && expired && o.Hits != nil && o.Hits.Packets >= leastMatched {
 		p.stood[o.Pattern] = now
 	}
 }
-
-// Why a limit ends by itself.
-const (
-	byExpiry        = "expiry"
-	byConversations = "conversations"
-)
 
 // trialFrom returns when the trial of a pattern ends that begins at a time.
 func trialFrom(begin time.Time, o api.PoliceOverride) *time.Time {
@@ -524,11 +521,11 @@ func (p *policing) end(now time.Time) error {
 		became, ends := p.tried(o, now)
 		switch became.Hits = nil; {
 		case ends:
-			past, why = append(past, o), append(why, byConversations)
+			past, why = append(past, o), append(why, "conversations")
 			p.log.Warn("a pattern matches conversations of this host, and ends", "pattern", o.Pattern,
 				"packets", o.Hits.Packets, "in conversations", o.Hits.Conversing)
 		case over(o.Until, now):
-			past, why = append(past, o), append(why, byExpiry)
+			past, why = append(past, o), append(why, "expiry")
 		default:
 			if became.Trial == nil && o.Trial != nil {
 				changed = true
@@ -553,7 +550,7 @@ func (p *policing) end(now time.Time) error {
 	}
 	p.enforced = p.set
 	for i, o := range past {
-		p.remember(o, why[i], now)
+		p.remember(o, why[i] == "expiry", now)
 	}
 	p.note()
 	if err := p.save(p.set); err != nil { // a start ignores what has ended

@@ -250,24 +250,24 @@ func TestTrialStood(t *testing.T) {
 	for _, c := range []struct {
 		packets uint64
 		trial   *time.Time
-		why     string
+		expired bool
 		ago     time.Duration
 		during  float64
 		tried   bool
 	}{
-		{leastMatched, nil, byExpiry, 0, 3600, false},
-		{leastMatched, nil, byExpiry, stoodFor - time.Minute, 3600, false},
-		{leastMatched, nil, byExpiry, stoodFor, 3600, true},
-		{leastMatched, nil, byExpiry, 0, 60, true}, // which is to count only
-		{leastMatched - 1, nil, byExpiry, 0, 3600, true},
-		{leastMatched, nil, byConversations, 0, 3600, true},
-		{leastMatched, &ended, byExpiry, 0, 3600, true},
+		{leastMatched, nil, true, 0, 3600, false},
+		{leastMatched, nil, true, stoodFor - time.Minute, 3600, false},
+		{leastMatched, nil, true, stoodFor, 3600, true},
+		{leastMatched, nil, true, 0, 60, true}, // which is to count only
+		{leastMatched - 1, nil, true, 0, 3600, true},
+		{leastMatched, nil, false, 0, 3600, true},
+		{leastMatched, &ended, true, 0, 3600, true},
 	} {
 		if err := d.loop.doAlone(t.Context(), func() error {
 			d.policing.stood[pattern] = time.Now() // of an earlier one
 			d.policing.remember(api.PoliceOverride{
 				Pattern: pattern, TrialFor: 60, Trial: c.trial, Hits: &api.PatternPackets{Packets: c.packets},
-			}, c.why, time.Now().Add(-c.ago))
+			}, c.expired, time.Now().Add(-c.ago))
 			return nil
 		}); err != nil {
 			t.Fatal(err)
