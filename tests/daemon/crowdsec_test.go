@@ -107,17 +107,23 @@ prometheus: {enabled: false}
 	return c
 }
 
-// do runs a command of cscli, and returns what it prints.
+// do runs a command of cscli, and returns what it prints. CrowdSec writes the time of
+// each pull to its database, and refuses a command that meets it there: such a command
+// is run again, at most four times.
 func (c *crowdsec) do(args ...string) string {
 	c.h.t.Helper()
-	var errs bytes.Buffer
-	cmd := exec.Command(c.cscli, append([]string{"-c", c.config}, args...)...)
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	if err != nil {
-		c.h.t.Fatalf("cscli %q: %v\n%s%s", args, err, out, &errs)
+	for try := 1; ; try++ {
+		var errs bytes.Buffer
+		cmd := exec.Command(c.cscli, append([]string{"-c", c.config}, args...)...)
+		cmd.Stderr = &errs
+		out, err := cmd.Output()
+		if err == nil {
+			return strings.TrimSpace(string(out))
+		}
+		if try == 5 || !strings.Contains(errs.String(), "database is locked") {
+			c.h.t.Fatalf("cscli %q: %v\n%s%s", args, err, out, &errs)
+		}
 	}
-	return strings.TrimSpace(string(out))
 }
 
 // The real CrowdSec's decisions are active within an interval, shown with origin,
