@@ -130,18 +130,7 @@ func TestRevert(t *testing.T) {
 	for i := range uint32(4) { // in which a fifth of the entries are
 		forged.Networks[(0x0b00+i)<<16] = membership.Sighting{Found: 100, Exposed: 1}
 	}
-	if err := d.loop.doAlone(t.Context(), func() error {
-		d.active.engine.Block.Sightings = &membership.Sightings{Periods: slices.Repeat([]membership.Period{forged}, membership.MaxPeriods)}
-		d.observers.learn.Close()
-		d.observers.learn = learn.NewObserver(learn.Config{}, d.observers.hub, d.observers.mistaken, d.o.Log)
-		d.observers.weigh(d.active.engine)
-		if !d.rebuild(time.Now()) {
-			t.Error("not rebuilt")
-		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	d.learned(t, &membership.Sightings{Periods: slices.Repeat([]membership.Period{forged}, membership.MaxPeriods)})
 	weights := func() *api.Weights { return d.readings.weights.Load() }
 	wait.For(t, "networks have other numbers of bits", func() bool { return weights() != nil && len(weights().Networks) > 0 })
 	tx, sent := l.A.Sender(t), 0
@@ -176,6 +165,30 @@ func TestRevert(t *testing.T) {
 	}
 }
 
+// learned makes the daemon build a filter as if it had learned these, and forgotten all else, and
+// waits until that one's packets are counted.
+func (d *Daemon) learned(t *testing.T, s *membership.Sightings) {
+	t.Helper()
+	before := d.active.attach.Metadata().Loaded
+	if err := d.loop.doAlone(t.Context(), func() error {
+		d.active.engine.Block.Sightings = s
+		d.observers.learn.Close()
+		d.observers.learn = learn.NewObserver(learn.Config{}, d.observers.hub, d.observers.mistaken, d.o.Log)
+		d.observers.weigh(d.active.engine)
+		if !d.rebuild(time.Now()) {
+			t.Error("not rebuilt")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, "the filter is built", func() bool { return d.active.attach.Metadata().Loaded.After(before) })
+	for range 2 { // the first may have begun before
+		last := d.readings.top.Load()
+		wait.For(t, "its packets are read", func() bool { return d.readings.top.Load() != last })
+	}
+}
+
 // inNetwork returns an address of a /16 network.
 func inNetwork(network, i int) netip.Addr {
 	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(network<<16+i))))
@@ -185,10 +198,16 @@ func inNetwork(network, i int) netip.Addr {
 // 20 networks.
 func startApproximate(t *testing.T, l *lab.Lab, listed int, more ...string) *Daemon {
 	t.Helper()
+	return startMistaken(t, l, listed, func(i int) netip.Addr { return inNetwork(0x0b00+i%20, i/20) }, more...)
+}
+
+// startMistaken is startApproximate for other addresses.
+func startMistaken(t *testing.T, l *lab.Lab, listed int, address func(int) netip.Addr, more ...string) *Daemon {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "list")
 	var text strings.Builder
 	for i := range listed {
-		fmt.Fprintln(&text, inNetwork(0x0b00+i%20, i/20))
+		fmt.Fprintln(&text, address(i))
 	}
 	write(t, file, text.String())
 	return startLists(t, l, io.Discard, fmt.Sprintf("mode: approx\nbits_per_entry: 6\nlists: {feed: {sources: [{file: %s}], interval: 24h}}\n%s", file, strings.Join(more, "\n")))

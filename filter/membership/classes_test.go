@@ -9,6 +9,7 @@ import (
 
 	"weir/filter/internal/trial"
 	"weir/filter/key"
+	"weir/tests/forgers"
 	"weir/tests/long"
 )
 
@@ -141,42 +142,13 @@ func countClass(l *Layout, c *ClassCounts, k key.Key) {
 	}
 }
 
-// world has keys and elements that are spread over networks /16 by Zipf's distribution, independently.
-type world struct {
-	random
-	listed, sending []float64 // sums of the networks' shares
-	forged          int
-	ranks           []int
-}
-
-const networks = 1000
-
-func newWorld(r random, exponent float64) *world {
-	w := &world{random: r}
-	for _, sums := range []*[]float64{&w.listed, &w.sending} {
-		sum := 0.
-		for _, i := range r.Perm(networks) {
-			sum += math.Pow(float64(i+1), -exponent)
-			*sums = append(*sums, sum)
-		}
-	}
-	return w
-}
-
-// source returns an address in a network that these sums choose.
-func (w *world) source(sums []float64) key.Key {
-	network, _ := slices.BinarySearch(sums, w.Float64()*sums[networks-1])
-	return hostKey(uint32(network)<<16 | 1<<28 | uint32(w.IntN(1<<16)))
-}
-
-// found returns n elements that were found.
-func (w *world) found(n int) *Sightings {
+// foundIn returns what is learned at a host, with the sources of a forger, if any.
+func foundIn(w *forgers.World, honest int, f *forgers.Forger) *Sightings {
 	s := Sightings{Periods: make([]Period, MaxPeriods)}
-	for i := range n {
-		p := &s.Periods[i%MaxPeriods]
-		p.Exposed = 1
-		p.Add(w.source(w.sending))
-	}
+	w.Found(honest, f, func(period int, source uint32) {
+		s.Periods[period].Exposed = 1
+		s.Periods[period].Add(hostKey(source))
+	})
 	return &s
 }
 
@@ -192,7 +164,7 @@ func TestPlanClasses(t *testing.T) {
 		if c.bits > 10 && !long.Enabled {
 			continue // mistakes are rare
 		}
-		w := newWorld(r, c.exponent)
+		w := forgers.New(r.Rand, c.exponent)
 		l, err := PlanLayout(Census{Keys: map[key.Shape]int{hosts4: n}}, Approximate, c.bits, secretOf(r.Uint64()))
 		if err != nil {
 			t.Fatal(err)
@@ -201,13 +173,13 @@ func TestPlanClasses(t *testing.T) {
 		keys := make(map[key.Key]uint16)
 		var listed ClassCounts
 		for len(keys) < n {
-			k := w.source(w.listed)
+			k := hostKey(w.Listed())
 			if _, ok := keys[k]; !ok {
 				keys[k] = 1
 				countClass(&l, &listed, k)
 			}
 		}
-		l.PlanClasses(&listed, w.found(20_000), n)
+		l.PlanClasses(&listed, foundIn(w, 20_000, nil), n)
 		s, err := NewSet(l, l.Alloc())
 		if err != nil {
 			t.Fatal(err)
@@ -218,7 +190,7 @@ func TestPlanClasses(t *testing.T) {
 		predicted := l.FalsePositiveRate(n)
 		passed, asked := 0, 0
 		for want := trial.Count(predicted, tolerance); asked < want; {
-			if k := w.source(w.sending); keys[k] == 0 {
+			if k := hostKey(w.Honest()); keys[k] == 0 {
 				asked++
 				if s.Passes(k) {
 					passed++
@@ -244,7 +216,7 @@ func TestPlanClasses(t *testing.T) {
 func TestPlanClassesBesideShortPrefixes(t *testing.T) {
 	const n, short = 50_000, 2000
 	r := fixed(6)
-	w := newWorld(r, 1.1)
+	w := forgers.New(r.Rand, 1.1)
 	shape := key.Shape{SrcBits: 15}
 	l, err := PlanLayout(Census{Keys: map[key.Shape]int{hosts4: n, shape: short}}, Approximate, 8, secretOf(1))
 	if err != nil {
@@ -254,7 +226,7 @@ func TestPlanClassesBesideShortPrefixes(t *testing.T) {
 	keys := make(map[key.Key]uint16)
 	var listed ClassCounts
 	for len(keys) < n {
-		if k := w.source(w.listed); keys[k] == 0 {
+		if k := hostKey(w.Listed()); keys[k] == 0 {
 			keys[k] = 1
 			countClass(&l, &listed, k)
 		}
@@ -263,7 +235,7 @@ func TestPlanClassesBesideShortPrefixes(t *testing.T) {
 	for i := range short {
 		keys[prefix(i)] = 1
 	}
-	l.PlanClasses(&listed, w.found(20_000), n+short)
+	l.PlanClasses(&listed, foundIn(w, 20_000, nil), n+short)
 	if l.Classes == nil {
 		t.Fatal("no classes")
 	}

@@ -2,7 +2,6 @@ package contract
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"net/netip"
@@ -14,40 +13,23 @@ import (
 	"weir/filter/fpr"
 	"weir/filter/key"
 	"weir/filter/membership"
+	"weir/tests/forgers"
 	"weir/tests/lab"
 	"weir/tests/long"
 )
 
-const attackedNetworks = 1000
-
 // attacked is a host whose classes of networks somebody tries to turn against those who are honest.
 type attacked struct {
-	*rand.Rand
-	listed, honest []float64 // networks' shares, their sums
-	ranks          []int     // networks, those in which most is listed first
-	entries        map[uint32]bool
-	lists          []engine.List
+	*forgers.World
+	entries map[uint32]bool
+	lists   []engine.List
 }
 
-// newAttacked returns a host with n entries, spread over networks as honest sources are, independently.
+// newAttacked returns a host with n entries.
 func newAttacked(r *rand.Rand, n int, exponent float64) *attacked {
-	a := &attacked{Rand: r, entries: make(map[uint32]bool)}
-	for _, sums := range []*[]float64{&a.listed, &a.honest} {
-		ranks := r.Perm(attackedNetworks)
-		sum := 0.
-		for _, rank := range ranks {
-			sum += math.Pow(float64(rank+1), -exponent)
-			*sums = append(*sums, sum)
-		}
-		if a.ranks == nil {
-			a.ranks = make([]int, attackedNetworks)
-			for network, rank := range ranks {
-				a.ranks[rank] = network
-			}
-		}
-	}
+	a := &attacked{World: forgers.New(r, exponent), entries: make(map[uint32]bool)}
 	for len(a.entries) < n {
-		a.entries[a.source(a.listed)] = true
+		a.entries[a.Listed()] = true
 	}
 	return a
 }
@@ -62,28 +44,13 @@ func (a *attacked) list() {
 	a.lists = []engine.List{{Name: "block", Contents: list.Entries{V4: all}.Set()}}
 }
 
-// in returns an address of one network.
-func (a *attacked) in(network int) uint32 { return uint32(1<<28 | network<<16 | a.IntN(1<<16)) }
-
-// source returns an address in a network by these sums.
-func (a *attacked) source(sums []float64) uint32 {
-	network, _ := slices.BinarySearch(sums, a.Float64()*sums[attackedNetworks-1])
-	return a.in(network)
-}
-
-// found returns what is learned of honest sources, and forged ones, each times as many.
-func (a *attacked) found(honest, times int, forge func() uint32) *membership.Sightings {
+// found returns what is learned, with the sources of a forger, if any.
+func (a *attacked) found(honest int, f *forgers.Forger) *membership.Sightings {
 	s := membership.Sightings{Periods: make([]membership.Period, membership.MaxPeriods)}
-	for i := range s.Periods {
-		p := &s.Periods[i]
-		p.Exposed = 1
-		for range honest / membership.MaxPeriods {
-			p.Add(sourceAt(a.source(a.honest)))
-			for range times {
-				p.Add(sourceAt(forge()))
-			}
-		}
-	}
+	a.Found(honest, f, func(period int, source uint32) {
+		s.Periods[period].Exposed = 1
+		s.Periods[period].Add(sourceAt(source))
+	})
 	return &s
 }
 
@@ -126,30 +93,23 @@ func (a *attacked) counted(
 	return float64(mistakes) / float64(n), equal, mistakes, g.Block.Classes != nil
 }
 
-// With two forged sources for each honest one, from whichever networks, the kernel drops honest sources at most 1.05 times as
-// often as without classes.
+// Whatever is forged, the kernel drops honest sources at most 1.05 times as often as without classes.
 func TestForgedSources(t *testing.T) {
 	lab.Root(t)
 	entries, asked := long.Or(20_000, 100_000), long.Or(1<<17, 1<<20)
 	r := newRandom(t).Rand
+	all := forgers.All()
+	if !long.Enabled {
+		all = all[6:7] // from the 100 most listed
+	}
 	for _, exponent := range long.Or([]float64{0.5}, []float64{0.5, 1.1}) {
 		a := newAttacked(r, entries, exponent)
 		a.list()
-		forgers := make(map[string]func() uint32)
-		for _, n := range long.Or([]int{100}, []int{1, 5, 20, 100}) {
-			forgers[fmt.Sprintf("from the %d most listed", n)] = func() uint32 { return a.in(a.ranks[r.IntN(n)]) }
-		}
-		if long.Enabled {
-			forgers["from the 20 least listed"] = func() uint32 { return a.in(a.ranks[attackedNetworks-1-r.IntN(20)]) }
-			forgers["evenly"] = func() uint32 { return a.in(r.IntN(attackedNetworks)) }
-			forgers["as the lists"] = func() uint32 { return a.source(a.listed) }
-		}
-		for name, forge := range forgers {
-			found := a.found(8000, 2, forge)
-			rate, equal, mistakes, classed := a.counted(t, 8, found, asked, func() uint32 { return a.source(a.honest) })
-			t.Logf("exponent %v, %s: classes %t, honest sources %.4g, %.3f of %.4g without", exponent, name, classed, rate, rate/equal, equal)
+		for _, f := range all {
+			rate, equal, mistakes, classed := a.counted(t, 8, a.found(4000, &f), asked, a.Honest)
+			t.Logf("exponent %v, %s: classes %t, honest sources %.4g, %.3f of %.4g without", exponent, f.Name, classed, rate, rate/equal, equal)
 			if rate > equal*(1.05+4/math.Sqrt(float64(mistakes))) {
-				t.Errorf("exponent %v, %s: %.3f times as many honest sources are dropped", exponent, name, rate/equal)
+				t.Errorf("exponent %v, %s: %.3f times as many honest sources are dropped", exponent, f.Name, rate/equal)
 			}
 		}
 	}
@@ -163,9 +123,9 @@ func TestDrift(t *testing.T) {
 	for _, exponent := range []float64{0.5, 1.1} {
 		a := newAttacked(r, 100_000, exponent)
 		a.list()
-		found := a.found(24_000, 0, nil)
-		before, equal, _, classed := a.counted(t, 10, found, 1<<20, func() uint32 { return a.source(a.honest) })
-		after, _, mistakes, _ := a.counted(t, 10, found, 1<<20, func() uint32 { return a.source(a.listed) })
+		found := a.found(24_000, nil)
+		before, equal, _, classed := a.counted(t, 10, found, 1<<20, a.Honest)
+		after, _, mistakes, _ := a.counted(t, 10, found, 1<<20, a.Listed)
 		t.Logf("exponent %v: classes %t; before %.3f of %.4g without, after %.3f", exponent, classed, before/equal, equal, after/equal)
 		if after > equal*(2.02+4/math.Sqrt(float64(mistakes))) {
 			t.Errorf("exponent %v: %.3f times as many are dropped as without classes", exponent, after/equal)
@@ -194,7 +154,7 @@ func TestCollidingNetworks(t *testing.T) {
 		a.entries[colliding[r.IntN(len(colliding))]<<16|uint32(r.IntN(1<<16))] = true
 	}
 	a.list()
-	found := a.found(24_000, 0, nil)
+	found := a.found(24_000, nil)
 	for i := range found.Periods {
 		for range 30 { // some of the victim's are known
 			found.Periods[i].Add(sourceAt(victim<<16 | uint32(r.IntN(1<<16))))
