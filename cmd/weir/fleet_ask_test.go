@@ -19,6 +19,7 @@ type nodesOf struct {
 	explanation api.FleetExplanation
 	top         api.FleetTop
 	traced      api.FleetTraced
+	floods      api.FleetFloods
 	nodes       []string
 	asked       any
 	err         error
@@ -37,6 +38,11 @@ func (n *nodesOf) Top(_ context.Context, nodes []string, asked api.FleetTopQuest
 func (n *nodesOf) Trace(_ context.Context, nodes []string, asked api.TraceQuestion) (api.FleetTraced, error) {
 	n.nodes, n.asked = nodes, asked
 	return n.traced, n.err
+}
+
+func (n *nodesOf) Floods(_ context.Context, nodes []string) (api.FleetFloods, error) {
+	n.nodes = nodes
+	return n.floods, n.err
 }
 
 func TestFleetExplain(t *testing.T) {
@@ -178,5 +184,45 @@ func TestNoAnswer(t *testing.T) {
 		if err == nil || strings.Count(err.Error(), "n (x)") != min(n, 10) || !strings.HasSuffix(err.Error(), end) {
 			t.Errorf("%d: %v", n, err)
 		}
+	}
+}
+
+// The floods of all nodes are one report, with a line for what several of them see.
+func TestFleetFlood(t *testing.T) {
+	begin := time.Now().Add(-41 * time.Second)
+	rule := api.FloodRule{Pattern: "udp length 468 sport 123", Name: "NTP answers", Rate: 90_000}
+	node := func(name string, x *api.Flood) api.NodeFloods {
+		f := &api.Floods{Sampled: true, Quiet: 24, Rate: 100_000, Usual: 10_000, Now: x, Past: []api.Flood{}}
+		return api.NodeFloods{Node: name, Floods: f}
+	}
+	ruled := func(dropped float64) *api.Flood {
+		return &api.Flood{Begin: begin, Kind: api.FloodRuled, Rate: 100_000, Dropped: dropped, Rules: []api.FloodRule{rule}}
+	}
+	n := &nodesOf{floods: api.FleetFloods{
+		Nodes: []api.NodeFloods{
+			node("edge-1", ruled(1)), node("edge-2", ruled(0)), node("edge-3", nil),
+			node("edge-4", &api.Flood{Begin: begin, Kind: api.FloodUsers, Of: "packets", Conversing: 0.99}),
+		},
+		Rules: []api.FleetFloodRule{{FloodRule: rule, Nodes: []string{"edge-1", "edge-2"}}},
+	}}
+	socket := serveHub(t, &hubOf{Asker: n})
+	code, out, log := weir(t, "", "fleet", "flood", "--socket", socket, "--node", "edge-1,edge-2")
+	for _, want := range []string{
+		"FLOOD at 3 of 4 nodes since " + begin.Local().Format(time.TimeOnly) + " (41s)   400 kpps, usual 40 kpps\n",
+		"it is       1  udp length 468 sport 123: NTP answers\n               2 of 4 nodes see it: edge-1, edge-2; 90 kpps\n",
+		"               at edge-4 MORE THAN USUAL: packets, 99 % of them in conversations\n",
+		"dropped     50 % of it now\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("want %q in:\n%s", want, out)
+		}
+	}
+	if code != exitOK || !slices.Equal(n.nodes, []string{"edge-1", "edge-2"}) {
+		t.Errorf("%d, asked %v: %s", code, n.nodes, log)
+	}
+	n.floods = api.FleetFloods{Nodes: []api.NodeFloods{node("edge-1", nil), {Node: "edge-2", Problem: "not connected"}}}
+	if code, out, log = weir(t, "", "fleet", "flood", "--socket", socket); code != exitFailure || !strings.Contains(log, "from 1 of 2 nodes: edge-2 (not connected)") ||
+		out != "no flood at 1 node that has answered: 100 kpps, usual 10 kpps\n" {
+		t.Errorf("%d: %s%s", code, out, log)
 	}
 }

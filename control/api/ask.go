@@ -50,6 +50,58 @@ type FlowRate struct {
 	Nodes int     `json:"nodes"`          // that have it among their largest
 }
 
+// FleetFloods are the floods that nodes see, beside each other: GET /v1/fleet/floods.
+type FleetFloods struct {
+	Nodes []NodeFloods     `json:"nodes"`
+	Rules []FleetFloodRule `json:"rules"` // of all floods, the one with most packets first
+}
+
+// NodeFloods is what a node knows of floods.
+type NodeFloods struct {
+	Node    string  `json:"node"`
+	Problem string  `json:"problem,omitempty"` // why there is no answer
+	Floods  *Floods `json:"floods,omitempty"`  // without those that are over; nil: there is no answer
+}
+
+// FleetFloodRule is a rule that nodes have found, each for itself.
+type FleetFloodRule struct {
+	// Rates and sources are added up, and of the rest the largest counts: of packets and
+	// conversations, what is hit at the node where it is worst. It is proposed only if no node is sure.
+	FloodRule
+	Nodes []string `json:"nodes"` // that see it
+}
+
+// Flooded returns the nodes at which there is a flood.
+func (f *FleetFloods) Flooded() (all []NodeFloods) {
+	for _, n := range f.Nodes {
+		if n.Floods != nil && n.Floods.Now != nil {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+// Dropped returns the share of the packets of all floods that nodes drop.
+func (f *FleetFloods) Dropped() float64 {
+	dropped, all := 0., 0.
+	for _, n := range f.Flooded() {
+		x := n.Floods.Now
+		all += x.Rate
+		dropped += x.Dropped * x.Rate
+	}
+	return dropped / max(all, 1)
+}
+
+// Do says what to do about the floods.
+func (f *FleetFloods) Do() string {
+	for _, n := range f.Flooded() {
+		if x := n.Floods.Now; len(x.Rules) == 0 || x.Dropped < drops {
+			return "weir flood says at " + n.Node + ": " + x.Do()
+		}
+	}
+	return "nothing: weir drops it"
+}
+
 // FleetTraced is where and when packets may have passed: POST /v1/fleet/trace.
 type FleetTraced struct {
 	Nodes []NodeTraced `json:"nodes"`

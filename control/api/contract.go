@@ -40,6 +40,7 @@ const (
 	FleetPath        = "/v1/fleet"
 	FleetExplainPath = "/v1/fleet/explain"
 	FleetTopPath     = "/v1/fleet/top"
+	FleetFloodsPath  = "/v1/fleet/floods"
 	FleetTracePath   = "/v1/fleet/trace"
 	RolloutsPath     = "/v1/fleet/rollouts"
 	TakeOverPath     = "/v1/fleet/take-over"

@@ -157,6 +157,9 @@ func (f *Flood) limitEach() string {
 	return fmt.Sprintf("To limit each source: weir limit 'dst %s' RATE --per src --ttl 1h", f.Destination)
 }
 
+// drops is the share of a flood of which weir drops all that matters.
+const drops = 0.95
+
 // Do says what to do about the flood, in a sentence or a command.
 func (f *Flood) Do() string {
 	switch {
@@ -168,7 +171,7 @@ func (f *Flood) Do() string {
 		return "no rule separates them from users: sysctl net.ipv4.tcp_syncookies=1 lets the host answer them all"
 	case f.Kind == FloodNothing:
 		return "no rule separates them from users. " + f.limitEach()
-	case f.Dropped >= 0.95:
+	case f.Dropped >= drops:
 		return "nothing: weir drops it"
 	case len(f.Sure()) > 0:
 		return "weir flood --apply all"

@@ -72,6 +72,16 @@ func (r *readings) DescribeNode(to *wire.Status) {
 	}
 }
 
+// Answer implements [node.Daemon].
+func (a *API) Answer(ctx context.Context, what string, question []byte) (any, error) {
+	if what != wire.AskFloods {
+		return a.Explainer.Answer(ctx, what, question)
+	}
+	floods := a.Floods()
+	floods.Past = []api.Flood{} // the hub shows what goes on
+	return api.NodeFloods{Floods: &floods}, nil
+}
+
 // TakeContents implements [node.Daemon].
 func (d *Daemon) TakeContents(ctx context.Context, l *node.List) error {
 	name := config.FleetPrefix + l.Name()

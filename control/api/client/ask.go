@@ -34,6 +34,11 @@ func (c *Client) TopFleet(ctx context.Context, nodes []string, asked api.FleetTo
 	return askNodes[api.FleetTop](ctx, c, http.MethodGet, api.FleetTopPath, query, nodes, nil)
 }
 
+// FleetFloods asks nodes whether there are floods, and which.
+func (c *Client) FleetFloods(ctx context.Context, nodes []string) (*api.FleetFloods, error) {
+	return askNodes[api.FleetFloods](ctx, c, http.MethodGet, api.FleetFloodsPath, url.Values{}, nodes, nil)
+}
+
 // TraceFleet asks nodes where and when packets may have passed.
 func (c *Client) TraceFleet(ctx context.Context, nodes []string, asked api.TraceQuestion) (*api.FleetTraced, error) {
 	body, err := json.Marshal(asked)

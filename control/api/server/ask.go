@@ -19,6 +19,8 @@ type Asker interface {
 	Explain(ctx context.Context, nodes []string, packets string) (api.FleetExplanation, error)
 	// Top asks for the largest flows of all nodes together.
 	Top(ctx context.Context, nodes []string, asked api.FleetTopQuestion) (api.FleetTop, error)
+	// Floods asks whether there are floods, and which.
+	Floods(ctx context.Context, nodes []string) (api.FleetFloods, error)
 	// Trace asks where and when packets may have passed.
 	Trace(ctx context.Context, nodes []string, asked api.TraceQuestion) (api.FleetTraced, error)
 }
@@ -58,6 +60,15 @@ func askRoutes(a Asker) []route {
 			t, err := a.Top(q.Context(), nodes, asked)
 			t.Nodes, t.Flows = list(t.Nodes), list(t.Flows)
 			return t, err
+		}},
+		{http.MethodGet, api.FleetFloodsPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
+			nodes, err := named(q)
+			if err != nil {
+				return nil, err
+			}
+			f, err := a.Floods(q.Context(), nodes)
+			f.Nodes, f.Rules = list(f.Nodes), list(f.Rules)
+			return f, err
 		}},
 		{http.MethodPost, api.FleetTracePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 			nodes, err := named(q)

@@ -107,6 +107,15 @@ func (h hubStub) Top(_ context.Context, _ []string, asked api.FleetTopQuestion) 
 	return t, nil
 }
 
+func (h hubStub) Floods(context.Context, []string) (f api.FleetFloods, err error) {
+	if h.whole {
+		rule := api.FloodRule{Addresses: []string{"x"}}
+		floods := api.Floods{Now: &api.Flood{Rules: []api.FloodRule{rule}}, Past: []api.Flood{}}
+		f.Nodes, f.Rules = []api.NodeFloods{{Problem: "x"}, {Floods: &floods}}, []api.FleetFloodRule{{FloodRule: rule, Nodes: []string{"x"}}}
+	}
+	return f, nil
+}
+
 func (h hubStub) Trace(context.Context, []string, api.TraceQuestion) (t api.FleetTraced, err error) {
 	if h.whole {
 		t.Nodes = []api.NodeTraced{{Problem: "x"}, {Traced: &api.Traced{Interfaces: []api.TracedInterface{{Packets: []api.TracedPacket{{Slices: []api.TracedSlice{{}}}}}}}}}
@@ -136,7 +145,7 @@ func TestHubIsAsDocumented(t *testing.T) {
 
 	schemas := map[string]any{}
 	for name, v := range map[string]any{
-		"HubStatus": api.HubStatus{}, "FleetChanged": api.FleetChanged{}, "FleetExplanation": api.FleetExplanation{}, "FleetTop": api.FleetTop{},
+		"HubStatus": api.HubStatus{}, "FleetChanged": api.FleetChanged{}, "FleetExplanation": api.FleetExplanation{}, "FleetTop": api.FleetTop{}, "FleetFloods": api.FleetFloods{},
 		"FleetTraced": api.FleetTraced{}, "FleetRoll": api.FleetRoll{}, "FleetRolled": api.FleetRolled{}, "FleetTakenOver": api.FleetTakenOver{}, "FleetLost": api.FleetLost{}, "Term": api.Term{}, "FleetReloaded": api.FleetReloaded{}, "FleetEnforced": api.FleetEnforced{},
 	} {
 		describe(reflect.TypeOf(v), name, schemas)

@@ -21,6 +21,7 @@ const AnswerTimeout = 8 * time.Second
 const (
 	AskExplain = "explain" // an [ExplainQuestion]
 	AskHeavy   = "heavy"   // a [HeavyQuestion]
+	AskFloods  = "floods"  // no question: what a node knows of floods, and drops
 	AskTrace   = "trace"   // one of package api
 	AskSaved   = "saved"   // a [SavedQuestion]
 )
