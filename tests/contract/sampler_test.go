@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"encoding/binary"
 	"math"
 	"math/rand/v2"
 	"net/netip"
@@ -158,29 +159,35 @@ func TestSampledShares(t *testing.T) {
 		n       uint32
 		packets int
 		flips   int
-	}{"one in three": {3, 11_000, 9}, "full banks": {1, 16_000, 6}} {
+	}{"one in three": {3, 11_000, 9}, "full banks": {1, 16_000, 9}} {
+		const keys = 1000
 		var weights, squares float64
-		counted := make(map[byte]float64)
-		sent := make(map[byte]float64)
+		var counted, sent [keys]float64
 		part.Exchange(of.n)
 		for range of.flips {
 			for i := range of.packets {
-				// Those of the second half are others, of which none must be favoured.
-				b := byte(math.Sqrt(rng.Float64()*2080*2)) & 63 / 2
-				if i >= of.packets/2 {
-					b += 32
+				// 30 of the keys have 1.3 % each, 40 have 0.78 %. Those of the second half are others, of which
+				// none must be favoured.
+				sender := i / (of.packets / 2) * keys / 2
+				switch u := rng.Float64(); {
+				case u < 30*0.013:
+					sender += rng.IntN(15)
+				case u < 30*0.013+40*0.0078:
+					sender += 15 + rng.IntN(20)
+				default:
+					sender += 35 + rng.IntN(keys/2-35)
 				}
-				frame[29] = b
+				binary.BigEndian.PutUint16(frame[28:], uint16(sender))
 				if _, err := k.Decide(frame); err != nil {
 					t.Fatal(err)
 				}
-				sent[b]++
+				sent[sender]++
 			}
 			part.Exchange(of.n)
 			for _, r := range part.Read() {
 				weights += r.Weight
 				squares += r.Weight * r.Weight
-				counted[r.Src[15]] += r.Weight
+				counted[binary.BigEndian.Uint16(r.Src[14:])] += r.Weight
 			}
 		}
 		all := float64(of.packets * of.flips)
@@ -189,14 +196,23 @@ func TestSampledShares(t *testing.T) {
 		if math.Abs(weights/all-1) > 0.02 {
 			t.Errorf("%s: the records stand for %.0f packets of %.0f", name, weights, all)
 		}
+		large, small := 0, 0
 		for b, n := range sent {
 			share, got := n/all, counted[b]/weights
-			if bound := 4.5 * math.Sqrt(share*(1-share)/records); math.Abs(got-share) > bound {
+			if bound := 4.5 * math.Sqrt(share*(1-share)/records); share > 0.005 && math.Abs(got-share) > bound {
 				t.Errorf("%s: key %d has a share of %.4f, by its records %.4f ± %.4f", name, b, share, got, bound)
+			}
+			if share >= 0.0125 {
+				large++
+			} else if share <= 0.008 {
+				small++
 			}
 			if share >= 0.0125 && got < 0.01 || share <= 0.008 && got >= 0.01 {
 				t.Errorf("%s: key %d has a share of %.4f, by its records %.4f", name, b, share, got)
 			}
+		}
+		if large < 15 || small < keys-50 {
+			t.Errorf("%s: %d keys are large, %d small: the test is too narrow", name, large, small)
 		}
 	}
 }
