@@ -114,6 +114,9 @@ cluster {
   routes: [{{range .Routes}}
     "{{.}}"{{end}}
   ]
+  # A server that was cut off is connected anew soon after it can be reached.
+  ping_interval: "3s"
+  ping_max: 3
 }
 
 # For the servers of sites.

@@ -1,15 +1,12 @@
 package hub
 
 import (
-	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"weir/control/fleet/authority"
 	"weir/control/fleet/wire"
@@ -48,8 +45,8 @@ type dialer struct {
 	mu    sync.Mutex
 	conns []*nats.Conn // that were made
 
-	unanswered int       // attempts to publish
-	left       time.Time // when the connections to the cluster were last made anew
+	unanswered int       // times that the server has been asked without an answer
+	since      time.Time // when there was the first of these
 }
 
 // cluster returns the cluster of servers, nil where one runs inside.
@@ -58,14 +55,14 @@ func (d *dialer) cluster() *External {
 	return e
 }
 
-// leaveAgain is how long a server of the cluster is used at least: the others choose a leader meanwhile,
-// and one cut off would be the next but one.
-const leaveAgain = 15 * time.Second
+// mostUnanswered is how long a server of the cluster that hears the others is used though it does not
+// publish: they choose a leader meanwhile, which takes ten seconds.
+const mostUnanswered = 15 * time.Second
 
 // tried takes in how an attempt to publish has ended. A server that is cut off from the others keeps
-// connections, and publishes nothing: after two attempts, the hub connects to the next one. All of
+// connections, and publishes nothing: asked twice without an answer, the hub connects to the next one. All of
 // its connections are to one server, as the one that publishes.
-func (d *dialer) tried(publishes *nats.Conn, err error, now time.Time) {
+func (d *dialer) tried(publishes *nats.Conn, err error, replicas int, now time.Time) {
 	e := d.cluster()
 	if e == nil {
 		return
@@ -73,9 +70,7 @@ func (d *dialer) tried(publishes *nats.Conn, err error, now time.Time) {
 	d.mu.Lock()
 	all := append(slices.Clone(d.conns), e.events)
 	d.mu.Unlock()
-	refused, _ := errors.AsType[*jetstream.APIError](err)
-	switch {
-	case err == nil:
+	if err == nil {
 		d.unanswered = 0
 		at := publishes.ConnectedUrl()
 		for _, c := range all {
@@ -84,17 +79,18 @@ func (d *dialer) tried(publishes *nats.Conn, err error, now time.Time) {
 			}
 		}
 		return
-	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout): // asked twice
-		d.unanswered += 2
-	case errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) || refused != nil && refused.Code == 503:
-		d.unanswered++
-	default:
-		d.unanswered = 0
 	}
-	if d.unanswered < 2 || now.Sub(d.left) < leaveAgain {
+	n := unanswered(err)
+	switch {
+	case n == 0:
+		d.unanswered = 0
+	case d.unanswered == 0:
+		d.since = now
+	}
+	if d.unanswered += n; d.unanswered < 2 || now.Sub(d.since) < mostUnanswered && e.hears(replicas/2+1) {
 		return
 	}
-	d.unanswered, d.left = 0, now
+	d.unanswered = 0
 	d.log.Warn("a server of the cluster does not publish, connecting to the next one: " + err.Error())
 	for _, c := range all {
 		_ = c.ForceReconnect()

@@ -83,5 +83,20 @@ func (e *External) refresh(c *nats.Conn) error {
 	return nil
 }
 
+// hears reports whether the server that the hub is connected to hears some servers of the cluster, with itself.
+func (e *External) hears(servers int) bool {
+	inbox := nats.NewInbox()
+	answers, err := e.events.SubscribeSync(inbox)
+	if err != nil {
+		return false // closed: the hub ends
+	}
+	defer func() { _ = answers.Unsubscribe() }()
+	err = e.events.PublishRequest("$SYS.REQ.SERVER.PING.IDZ", inbox, nil)
+	for until := time.Now().Add(lostAnswer); err == nil && servers > 0; servers-- {
+		_, err = answers.NextMsg(time.Until(until))
+	}
+	return err == nil
+}
+
 // Close ends the connection.
 func (e *External) Close() { e.events.Close() }

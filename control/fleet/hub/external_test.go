@@ -47,6 +47,9 @@ func TestExternalComesBack(t *testing.T) {
 	}
 	defer e.Close()
 	eventually(t, e.Refresh)
+	if !e.hears(1) || e.hears(2) {
+		t.Error("a server alone hears others, or does not hear itself")
+	}
 	n, err := f.authority.Enroll("edge-1", nil, []string{u})
 	if err != nil {
 		t.Fatal(err)

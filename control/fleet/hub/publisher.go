@@ -91,7 +91,7 @@ func (p *publisher) run(ctx context.Context) {
 			}
 		}
 		failed = text
-		p.broker.tried(p.stream.conn, err, time.Now())
+		p.broker.tried(p.stream.conn, err, p.conf().Broker.Replicas, time.Now())
 		p.note(func(s *publisherState) {
 			if text != "" {
 				s.failures++
@@ -101,6 +101,9 @@ func (p *publisher) run(ctx context.Context) {
 		})
 		var retry <-chan time.Time
 		if err != nil {
+			if unanswered(err) == 0 { // making it waits for another leader than that of the stream
+				p.stream.in = nil
+			}
 			p.forget()
 			retry = time.After(retryInterval)
 		}
@@ -146,7 +149,7 @@ func (p *publisher) connect(ctx context.Context) error {
 	if err := p.dialBoth(); err != nil {
 		return err
 	}
-	if p.stream.in != nil && p.at != nil {
+	if p.stream.in != nil {
 		return nil
 	}
 	return p.stream.make(ctx, p.conf().Broker.Replicas)

@@ -99,9 +99,6 @@ func (p *publisher) assure(ctx context.Context) error {
 func (p *publisher) readIssued(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
-	if err := p.stream.open(ctx); err != nil {
-		return err
-	}
 	m, err := p.stream.lastMessage(ctx, wire.CatalogSubject())
 	if err != nil || m == nil {
 		return errors.Join(err, errors.New("nothing was published yet"))

@@ -3,6 +3,7 @@ package hub
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -224,6 +226,14 @@ func TestPartition(t *testing.T) {
 		}
 		return nil
 	}
+	whole := func() error { // with all replicas
+		s, err := f.hub.Fleet(t.Context())
+		if i := slices.IndexFunc(s.Problems, func(p string) bool { return strings.Contains(p, "replica") }); i >= 0 {
+			err = errors.New(s.Problems[i])
+		}
+		return err
+	}
+	eventually(t, whole)
 	eventually(t, current)
 	run := func(h lab.Host, words ...string) {
 		t.Helper()
@@ -232,45 +242,78 @@ func TestPartition(t *testing.T) {
 			t.Fatalf("%v: %s", err, text)
 		}
 	}
-	total := 0
 	var acknowledged []string
-	for round := range long.Rounds(1, 3, 20) {
-		i := round % 3
-		for j := range 3 {
-			if j != i {
-				run(at[i], "route", "replace", "blackhole", fmt.Sprintf("10.0.%d.0/24", j+1))
-			}
-		}
-		began, last := time.Now(), time.Now()
-		var longest time.Duration
-		for n := 0; n < 5 || time.Since(began) < 30*time.Second; {
-			entry := fmt.Sprintf("10.1.%d.%d", total>>8, total&255)
-			total++
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			c, err := f.hub.Change(ctx, block(entry))
-			cancel()
-			if err != nil {
-				t.Fatal(err)
-			}
-			acknowledged = append(acknowledged, entry)
-			if c.Published {
+	var published atomic.Int64
+	var longest time.Duration // without publication, while commands goes on
+	total := 0
+	commands := func(during func()) {
+		longest = 0
+		var all sync.WaitGroup
+		defer all.Wait()
+		done := make(chan struct{})
+		defer close(done)
+		all.Go(func() {
+			for last, ended := time.Now(), false; !ended; total++ {
+				entry := fmt.Sprintf("10.1.%d.%d", total>>8, total&255)
+				c, err := f.hub.Change(t.Context(), block(entry))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				acknowledged = append(acknowledged, entry)
 				longest = max(longest, time.Since(last))
-				last, n = time.Now(), n+1
+				if c.Published {
+					last = time.Now()
+					published.Add(1)
+				}
+				select {
+				case <-done:
+					ended = true
+				case <-time.After(100 * time.Millisecond):
+				}
 			}
-			if time.Since(began) > 3*time.Minute {
-				s, err := f.hub.Fleet(t.Context())
-				t.Fatalf("%d commands were published within three minutes: %q, %v", n, s.Problems, err)
+		})
+		during()
+	}
+	more := func() {
+		t.Helper()
+		before := published.Load()
+		eventually(t, func() error {
+			if n := published.Load(); n < before+5 {
+				return fmt.Errorf("%d commands were published, %d before", n, before)
 			}
-			time.Sleep(100 * time.Millisecond)
-		}
+			return nil
+		})
+	}
+	const most = 15 * time.Second
+	for round := range long.Rounds(1, 3, 20) {
+		i := 2 - round%3 // first one that the hub is not connected to
+		commands(func() {
+			for j := range 3 {
+				if j != i {
+					run(at[i], "route", "replace", "blackhole", fmt.Sprintf("10.0.%d.0/24", j+1))
+				}
+			}
+			for began := time.Now(); time.Since(began) < 2*most; {
+				more()
+			}
+		})
+		cut := longest
 		eventually(t, current) // while the server is still cut off
-		t.Logf("server %d cut off: at most %v without publication, all nodes current after %v", i+1, longest.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
-		for j := range 3 {
-			if j != i {
-				run(at[i], "route", "replace", fmt.Sprintf("10.0.%d.0/24", j+1), "via", fmt.Sprintf("10.0.%d.1", i+1))
+		commands(func() {
+			for j := range 3 {
+				if j != i {
+					run(at[i], "route", "replace", fmt.Sprintf("10.0.%d.0/24", j+1), "via", fmt.Sprintf("10.0.%d.1", i+1))
+				}
 			}
-		}
+			eventually(t, whole)
+			more()
+		})
 		eventually(t, current)
+		t.Logf("server %d: at most %v without publication while it is cut off, %v while it comes back", i+1, cut.Round(time.Millisecond), longest.Round(time.Millisecond))
+		if max(cut, longest) > most {
+			t.Errorf("more than %v", most)
+		}
 	}
 	for _, n := range all {
 		eventually(t, func() error { return hasAll(listOf(n, config.FleetBlock), acknowledged) })

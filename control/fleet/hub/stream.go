@@ -42,9 +42,10 @@ type stream struct {
 	conn *nats.Conn
 	wait time.Duration // for an answer
 	js   jetstream.JetStream
-	in   jetstream.Stream // nil: whether it exists is not known
-	last uint64           // sequence of the last message that this hub has stored or seen
-	gap  bool             // others have stored messages between those
+	read nats.JetStreamContext // asks the stream's leader for messages, and no replica that may be behind, or cut off
+	in   jetstream.Stream      // nil: whether it exists is not known
+	last uint64                // sequence of the last message that this hub has stored or seen
+	gap  bool                  // others have stored messages between those
 }
 
 // dial connects to the broker, if that was not done. again is called when a connection that was lost is back.
@@ -57,6 +58,9 @@ func (s *stream) dial(d *dialer, again func()) (err error) {
 	}
 	if s.conn, err = d.dial("weir-hub", d.authority.OwnStream, nats.ReconnectHandler(func(*nats.Conn) { again() })); err == nil {
 		s.js, err = jetstream.New(s.conn)
+	}
+	if err == nil {
+		s.read, err = s.conn.JetStream()
 	}
 	return err
 }
@@ -72,12 +76,6 @@ func (s *stream) make(ctx context.Context, replicas int) error {
 	return err
 }
 
-// open finds the stream that there is.
-func (s *stream) open(ctx context.Context) (err error) {
-	s.in, err = s.js.Stream(ctx, wire.Stream)
-	return err
-}
-
 // streamConfig returns the stream's configuration.
 func streamConfig(replicas int) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
@@ -89,11 +87,11 @@ func streamConfig(replicas int) jetstream.StreamConfig {
 }
 
 // lastMessage returns the last message of a subject, nil if there is none.
-func (s *stream) lastMessage(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
-	m, err := insist(ctx, s.wait, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
-		return s.in.GetLastMsgForSubject(ctx, subject)
+func (s *stream) lastMessage(ctx context.Context, subject string) (*nats.RawStreamMsg, error) {
+	m, err := insist(ctx, s.wait, func(ctx context.Context) (*nats.RawStreamMsg, error) {
+		return s.read.GetLastMsg(wire.Stream, subject, nats.Context(ctx))
 	})
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
+	if errors.Is(err, nats.ErrMsgNotFound) {
 		return nil, nil
 	}
 	return m, err
@@ -168,6 +166,21 @@ func (s *stream) snapshots(ctx context.Context, list string) (map[wire.Place]boo
 	return all, nil
 }
 
+// errUndecided means that the broker has an earlier attempt to store a message, and not on enough servers yet.
+var errUndecided = errors.New("too few servers of the cluster have stored a message")
+
+// unanswered returns how often the broker has been asked without an answer, as an error says.
+func unanswered(err error) int {
+	refused, _ := errors.AsType[*jetstream.APIError](err)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout): // asked twice
+		return 2
+	case errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, errUndecided) || refused != nil && refused.Code == 503:
+		return 1
+	}
+	return 0
+}
+
 // put publishes a message, unless another publisher came after the last one of its
 // subject. It returns its sequence number.
 func (s *stream) put(ctx context.Context, m *nats.Msg, last uint64) (uint64, error) {
@@ -177,9 +190,14 @@ func (s *stream) put(ctx context.Context, m *nats.Msg, last uint64) (uint64, err
 		refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
 		// The acknowledgement may have been lost.
 		there, bad := s.lastMessage(ctx, m.Subject)
-		if bad == nil && there != nil && bytes.Equal(there.Data, m.Data) {
+		switch {
+		case bad != nil:
+			return 0, bad
+		case there != nil && bytes.Equal(there.Data, m.Data):
 			s.stored(there.Sequence)
 			return there.Sequence, nil
+		case there == nil && last == 0 || there != nil && there.Sequence == last:
+			return 0, errUndecided
 		}
 		return 0, fmt.Errorf("another hub publishes to the same stream: %w", err)
 	}
