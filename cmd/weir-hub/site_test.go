@@ -163,11 +163,13 @@ func (s sink) TakeLists(ctx context.Context) error {
 	}
 	return nil
 }
-func (sink) TakeContents(_ context.Context, l *node.List) error      { return l.Keep(l.Version()) }
-func (sink) DescribeNode(s *wire.Status)                             { s.Interfaces, s.Filtered = 1, 1 }
-func (sink) Rehearse(context.Context, string, *node.Candidate) error { return nil }
-func (sink) Rehearsed(string) wire.Rehearsal                         { return wire.Rehearsal{} }
-func (sink) Conversed(string) *wire.Conversed                        { return nil }
+func (sink) TakeContents(_ context.Context, l *node.List) error            { return l.Keep(l.Version()) }
+func (sink) DescribeNode(s *wire.Status)                                   { s.Interfaces, s.Filtered = 1, 1 }
+func (sink) Rehearse(context.Context, string, *node.Candidate) error       { return nil }
+func (sink) Rehearsed(string) wire.Rehearsal                               { return wire.Rehearsal{} }
+func (sink) Conversed(string) *wire.Conversed                              { return nil }
+func (sink) TakePatterns(context.Context, []wire.Pattern, time.Time) error { return nil }
+
 func (sink) Measure(context.Context, string, *node.Candidate, *list.Set) *wire.Conversed {
 	return nil
 }

@@ -220,6 +220,39 @@ func TestFleetFlood(t *testing.T) {
 	if code != exitOK || !slices.Equal(n.nodes, []string{"edge-1", "edge-2"}) {
 		t.Errorf("%d, asked %v: %s", code, n.nodes, log)
 	}
+	var asked api.FleetFloodsChange
+	until := time.Now().Add(10*time.Minute + time.Second)
+	h := &hubOf{Asker: n, floods: func(c api.FleetFloodsChange) (api.FleetFloodsChanged, error) {
+		asked = c
+		p := api.FleetPattern{Pattern: rule.Pattern, Until: until, Nodes: []api.NodePattern{
+			{Node: "edge-1", State: api.PatternEnforced, Held: 90, Hits: &api.PatternPackets{Packets: 100, Conversing: 2}},
+			{Node: "edge-2", State: api.PatternRefused, Why: "0pps would hold back the failsafe prefix"},
+		}}
+		n.floods.Patterns = []api.FleetPattern{p}
+		return api.FleetFloodsChanged{Published: true, Patterns: n.floods.Patterns}, nil
+	}}
+	socket = serveHub(t, h)
+	if !strings.Contains(out, "do          weir fleet flood --apply all\n") {
+		t.Errorf("what to do: %s", out)
+	}
+	code, out, log = weir(t, "", "fleet", "flood", "--socket", socket, "--apply", "all", "--trial", "1s", "--label", "canary")
+	const says = "udp length 468 sport 123: enforced on 1 of 2 nodes, ends in 10m; 100 packets matched, 2 of them in conversations; 90 dropped\n" +
+		"  edge-2: refused, 0pps would hold back the failsafe prefix\n"
+	if code != exitUnpublished || out != says || !slices.Equal(asked.Patterns, []string{rule.Pattern}) || asked.For != 600 || asked.Trial != 1 || !slices.Equal(asked.Labels, []string{"canary"}) {
+		t.Errorf("%d, %+v: %s%s", code, asked, out, log)
+	}
+	if _, out, _ = weir(t, "", "fleet", "flood", "--socket", socket); !strings.HasSuffix(out, "do          weir flood says at edge-2: weir flood --apply all\n"+says) {
+		t.Errorf("published, and refused by a node: %s", out)
+	}
+	if code, _, log = weir(t, "", "fleet", "flood", "--socket", socket, "--apply", "all"); code != exitFailure || !strings.Contains(log, "nothing to propose") {
+		t.Errorf("again: %d, %s", code, log)
+	}
+	if code, _, log = weir(t, "", "fleet", "flood", "--socket", socket, "--ttl", "1h"); code != exitUsage {
+		t.Errorf("%d, %s", code, log)
+	}
+	if _, _, _ = weir(t, "", "fleet", "flood", "--socket", socket, "--end", "all"); !asked.Off || len(asked.Patterns) > 0 {
+		t.Errorf("%+v", asked)
+	}
 	n.floods = api.FleetFloods{Nodes: []api.NodeFloods{node("edge-1", nil), {Node: "edge-2", Problem: "not connected"}}}
 	if code, out, log = weir(t, "", "fleet", "flood", "--socket", socket); code != exitFailure || !strings.Contains(log, "from 1 of 2 nodes: edge-2 (not connected)") ||
 		out != "no flood at 1 node that has answered: 100 kpps, usual 10 kpps\n" {

@@ -27,6 +27,7 @@ type hubOf struct {
 	trial  api.EnforceChange
 	audit  []api.AuditRecord
 	lost   api.FleetLost
+	floods func(api.FleetFloodsChange) (api.FleetFloodsChanged, error)
 
 	reloaded api.FleetReloaded
 	failure  error
@@ -53,6 +54,10 @@ func (h *hubOf) EndConsole(context.Context) (api.ConsoleEnded, error) {
 func (h *hubOf) Audit(limit int) []api.AuditRecord { return h.audit[:min(len(h.audit), limit)] }
 
 func (h *hubOf) Lost(context.Context) (api.FleetLost, error) { return h.lost, nil }
+
+func (h *hubOf) ChangeFloods(_ context.Context, c api.FleetFloodsChange) (api.FleetFloodsChanged, error) {
+	return h.floods(c)
+}
 
 func (h *hubOf) TakeOver(context.Context) (api.FleetTakenOver, error) {
 	return api.FleetTakenOver{From: "at 192.0.2.7:4222", Published: true}, h.failure

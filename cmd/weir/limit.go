@@ -161,12 +161,17 @@ func hits(o api.PoliceOverride, now time.Time) string {
 	if o.Hits == nil {
 		return text + "not counted yet"
 	}
-	text += plural(int(o.Hits.Packets), "packet", "packets") + " matched"
-	if o.Hits.Packets == 0 {
+	return text + hitsOf(*o.Hits) + map[bool]string{true: " of this host"}[o.Hits.Packets > o.Hits.Unknown]
+}
+
+// hitsOf says how many packets were matched, and with whom.
+func hitsOf(p api.PatternPackets) string {
+	text := plural(int(p.Packets), "packet", "packets") + " matched"
+	switch p.Packets {
+	case 0:
 		return text
-	}
-	if o.Hits.Packets == o.Hits.Unknown {
+	case p.Unknown:
 		return text + "; whether in conversations is not known"
 	}
-	return text + fmt.Sprintf(", %d of them in conversations of this host", o.Hits.Conversing)
+	return text + fmt.Sprintf(", %d of them in conversations", p.Conversing)
 }

@@ -1,5 +1,12 @@
 package api
 
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
 // FleetExplanation says what becomes of packets at each node: GET /v1/fleet/explain.
 type FleetExplanation struct {
 	Question string            `json:"question"`
@@ -54,6 +61,8 @@ type FlowRate struct {
 type FleetFloods struct {
 	Nodes []NodeFloods     `json:"nodes"`
 	Rules []FleetFloodRule `json:"rules"` // of all floods, the one with most packets first
+
+	Patterns []FleetPattern `json:"patterns"` // that the hub has published, and that are not over
 }
 
 // NodeFloods is what a node knows of floods.
@@ -61,6 +70,92 @@ type NodeFloods struct {
 	Node    string  `json:"node"`
 	Problem string  `json:"problem,omitempty"` // why there is no answer
 	Floods  *Floods `json:"floods,omitempty"`  // without those that are over; nil: there is no answer
+
+	// Patterns are those of the hub that are for the node.
+	Patterns []NodePattern `json:"patterns,omitempty"`
+}
+
+// NodePattern is what becomes of a pattern of the hub at a node.
+type NodePattern struct {
+	Node    string          `json:"node"`
+	ID      string          `json:"id"` // of the hub's decision
+	Pattern string          `json:"pattern"`
+	State   string          `json:"state"`                  // PatternEnforced and others
+	Why     string          `json:"why,omitempty"`          // it is not enforced, or by what else
+	Held    uint64          `json:"held_packets,omitempty"` // that it has dropped
+	Hits    *PatternPackets `json:"hits,omitempty"`
+}
+
+// The states of a pattern of the hub at a node.
+const (
+	PatternEnforced = "enforced"
+	PatternOnTrial  = "on trial"
+	PatternRefused  = "refused"
+	PatternEnded    = "ended"
+	PatternAwaited  = "awaited" // the node has not said anything of it
+)
+
+// FleetPattern is a pattern that the hub has published, and what has become of it at the nodes that it is for.
+type FleetPattern struct {
+	ID      string        `json:"id"`
+	Pattern string        `json:"pattern"`
+	Labels  []string      `json:"labels,omitempty"` // of the nodes; none: it is for all
+	Until   time.Time     `json:"until"`
+	Trial   float64       `json:"trial_seconds,omitempty"`
+	Counts  bool          `json:"counts,omitempty"` // it drops nothing
+	Ended   bool          `json:"ended,omitempty"`  // by a command, before its time
+	Reason  string        `json:"reason,omitempty"`
+	Nodes   []NodePattern `json:"nodes"`
+}
+
+// In returns how many of the nodes the pattern has a state at.
+func (p *FleetPattern) In(state string) (n int) {
+	for _, of := range p.Nodes {
+		if of.State == state {
+			n++
+		}
+	}
+	return n
+}
+
+// FleetFloodsChange is a request to drop what patterns match at the nodes of a fleet, or to end that:
+// POST /v1/fleet/floods. The nodes refuse what they would refuse as a PoliceChange.
+type FleetFloodsChange struct {
+	Patterns []string `json:"patterns,omitempty"` // none: all, where they end
+	Labels   []string `json:"labels,omitempty"`   // of the nodes; none: all nodes
+	For      float64  `json:"for_seconds,omitempty"`
+	Trial    float64  `json:"trial_seconds,omitempty"` // as of a PoliceChange
+	Off      bool     `json:"off,omitempty"`
+	Reason   string   `json:"reason,omitempty"`
+}
+
+// Check returns what is wrong with a change by itself.
+func (c *FleetFloodsChange) Check() error {
+	if n := len(c.Patterns); n == 0 && !c.Off || n > MaxFleetPatterns || len(c.Labels) > MaxFleetPatterns {
+		return &BadRequest{Err: fmt.Errorf("want 1 to %d patterns", MaxFleetPatterns)}
+	}
+	for _, text := range c.Patterns {
+		one := PoliceChange{Pattern: text, For: c.For, Trial: c.Trial, Off: c.Off, Reason: c.Reason}
+		if !c.Off {
+			one.Rate = "0pps"
+		}
+		if err := one.Check(); err != nil {
+			return err
+		}
+		if !c.Off && (c.For == 0 || c.Trial > c.For) {
+			return &BadRequest{Err: errors.New("for_seconds: want a time after which the patterns end, no shorter than their trial")}
+		}
+	}
+	return nil
+}
+
+// MaxFleetPatterns bounds the patterns of a fleet: nodes have room for as many.
+const MaxFleetPatterns = 16
+
+// FleetFloodsChanged is the result of a FleetFloodsChange.
+type FleetFloodsChanged struct {
+	Published bool           `json:"published"` // false: nodes get it as soon as the hub can publish it
+	Patterns  []FleetPattern `json:"patterns"`  // that were changed
 }
 
 // FleetFloodRule is a rule that nodes have found, each for itself.
@@ -92,14 +187,40 @@ func (f *FleetFloods) Dropped() float64 {
 	return dropped / max(all, 1)
 }
 
+// Applied reports whether a pattern is published, and drops packets until it is over.
+func (f *FleetFloods) Applied(pattern string) bool {
+	return slices.ContainsFunc(f.Patterns, func(p FleetPattern) bool { return p.Pattern == pattern && !p.Ended && !p.Counts })
+}
+
 // Do says what to do about the floods.
 func (f *FleetFloods) Do() string {
+	if f.Dropped() >= drops {
+		return "nothing: weir drops it"
+	}
+	if slices.ContainsFunc(f.Rules, func(r FleetFloodRule) bool { return !r.Proposed && !f.Applied(r.Pattern) }) {
+		return "weir fleet flood --apply all"
+	}
 	for _, n := range f.Flooded() {
-		if x := n.Floods.Now; len(x.Rules) == 0 || x.Dropped < drops {
+		if x := n.Floods.Now; x.Dropped < drops {
 			return "weir flood says at " + n.Node + ": " + x.Do()
 		}
 	}
 	return "nothing: weir drops it"
+}
+
+// Everywhere reports whether all nodes that a change is for have made it: what they have is enforced, or on
+// trial.
+func (c *FleetFloodsChanged) Everywhere() bool {
+	for _, p := range c.Patterns {
+		done := p.In(PatternEnforced) + p.In(PatternOnTrial)
+		if p.Ended {
+			done = len(p.Nodes) - done
+		}
+		if done < len(p.Nodes) {
+			return false
+		}
+	}
+	return c.Published
 }
 
 // FleetTraced is where and when packets may have passed: POST /v1/fleet/trace.

@@ -100,6 +100,7 @@ type PoliceOverride struct {
 	Until     *time.Time `json:"until,omitempty"` // none: until a command ends it
 	By        string     `json:"by"`              // who gave the command
 	Reason    string     `json:"reason,omitempty"`
+	Fleet     string     `json:"fleet,omitempty"` // which decision of the hub of a fleet it is; none: of this host
 
 	// Held are the packets of a source or a pattern above the rate, since the limit was set or the
 	// daemon began.

@@ -79,7 +79,7 @@ func (a *API) Answer(ctx context.Context, what string, question []byte) (any, er
 	}
 	floods := a.Floods()
 	floods.Past = []api.Flood{} // the hub shows what goes on
-	return api.NodeFloods{Floods: &floods}, nil
+	return api.NodeFloods{Floods: &floods, Patterns: a.Patterns()}, nil
 }
 
 // TakeContents implements [node.Daemon].

@@ -98,6 +98,8 @@ func (awaiting) Rehearse(context.Context, string, *node.Candidate) error { retur
 func (awaiting) Rehearsed(string) wire.Rehearsal                         { return wire.Rehearsal{} }
 func (awaiting) Conversed(string) *wire.Conversed                        { return nil }
 
+func (awaiting) TakePatterns(context.Context, []wire.Pattern, time.Time) error { return errAwaiting }
+
 func (awaiting) Measure(context.Context, string, *node.Candidate, *list.Set) *wire.Conversed {
 	return nil
 }

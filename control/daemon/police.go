@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"weir/control/api"
@@ -32,6 +33,7 @@ type policing struct {
 	enforced []api.PoliceOverride // by the programs; the slice is replaced, never changed
 	held     map[string]held      // by source or pattern
 	stood    map[string]time.Time // by pattern that was enforced after a trial, when it expired
+	fleet    atomic.Pointer[fleetPatterns]
 
 	clock       *clock.Clock
 	loop        *loop
@@ -54,6 +56,7 @@ const policeFile = "police.json"
 // savedPolicing is the contents of the file, with steady times.
 type savedPolicing struct {
 	Limits []api.PoliceOverride `json:"limits"`
+	Ended  []endedPattern       `json:"ended,omitempty"`
 }
 
 // load reads the limits that were saved, but for those that have ended meanwhile.
@@ -62,6 +65,10 @@ func (p *policing) load(c *config.Config, now time.Time) {
 	if !loadDecisions(statePath(c, policeFile), &s, "what commands have limited", p.log) {
 		return
 	}
+	for n := range s.Ended {
+		s.Ended[n].Until = p.clock.Wall(s.Ended[n].Until)
+	}
+	p.fleet.Store(&fleetPatterns{ended: s.Ended})
 	for _, o := range s.Limits {
 		o.Since, o.Until, o.Trial = p.clock.Wall(o.Since), clock.Optional(p.clock.Wall, o.Until), clock.Optional(p.clock.Wall, o.Trial)
 		if over(o.Until, now) {
@@ -116,10 +123,13 @@ func trialFrom(begin time.Time, o api.PoliceOverride) *time.Time {
 // save makes limits durable.
 func (p *policing) save(set []api.PoliceOverride) error {
 	path := statePath(p.active.prepared.Config, policeFile)
-	if len(set) == 0 {
+	s := savedPolicing{slices.Clone(set), slices.Clone(p.ofFleet().ended)}
+	if len(set)+len(s.Ended) == 0 {
 		return forgetDecisions(path)
 	}
-	s := savedPolicing{slices.Clone(set)}
+	for n := range s.Ended {
+		s.Ended[n].Until = p.clock.Steady(s.Ended[n].Until)
+	}
 	for n, o := range set {
 		l := &s.Limits[n]
 		l.Since, l.Until, l.Trial = p.clock.Steady(o.Since), clock.Optional(p.clock.Steady, o.Until), clock.Optional(p.clock.Steady, o.Trial)
@@ -251,11 +261,16 @@ func (p *policing) change(of api.PoliceOverride, c api.PoliceChange) (done api.P
 		}
 		done.Override, next = &of, append(next, of)
 	}
+	ended := p.ofFleet()
+	if at := slices.IndexFunc(p.set, func(o api.PoliceOverride) bool { return sameLimit(o, of) }); c.Off && of.By != byFleet {
+		p.endHere(p.set[at], "a command has ended it at the node, by "+of.By)
+	}
 	before := p.set
 	unsaved := p.save(next) // a crash before it is active finds it, as was asked for
 	p.set = next
 	if err := p.activate(); err != nil {
 		p.set = before
+		p.fleet.Store(ended)
 		done.Override = nil
 		return done, errors.Join(fmt.Errorf("%v is limited as it was: %w", of.Place(), err), p.save(before))
 	}
@@ -551,6 +566,9 @@ func (p *policing) end(now time.Time) error {
 	p.enforced = p.set
 	for i, o := range past {
 		p.remember(o, why[i] == "expiry", now)
+		if why[i] != "expiry" {
+			p.endHere(o, "it matches conversations of the node")
+		}
 	}
 	p.note()
 	if err := p.save(p.set); err != nil { // a start ignores what has ended

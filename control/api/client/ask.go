@@ -39,6 +39,15 @@ func (c *Client) FleetFloods(ctx context.Context, nodes []string) (*api.FleetFlo
 	return askNodes[api.FleetFloods](ctx, c, http.MethodGet, api.FleetFloodsPath, url.Values{}, nodes, nil)
 }
 
+// ChangeFleetFloods has nodes drop what patterns match, or ends that.
+func (c *Client) ChangeFleetFloods(ctx context.Context, change api.FleetFloodsChange) (*api.FleetFloodsChanged, error) {
+	body, err := json.Marshal(change)
+	if err != nil {
+		return nil, err
+	}
+	return askNodes[api.FleetFloodsChanged](ctx, c, http.MethodPost, api.FleetFloodsPath, url.Values{}, nil, body)
+}
+
 // TraceFleet asks nodes where and when packets may have passed.
 func (c *Client) TraceFleet(ctx context.Context, nodes []string, asked api.TraceQuestion) (*api.FleetTraced, error) {
 	body, err := json.Marshal(asked)

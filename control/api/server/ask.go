@@ -67,7 +67,7 @@ func askRoutes(a Asker) []route {
 				return nil, err
 			}
 			f, err := a.Floods(q.Context(), nodes)
-			f.Nodes, f.Rules = list(f.Nodes), list(f.Rules)
+			f.Nodes, f.Rules, f.Patterns = list(f.Nodes), list(f.Rules), patternsOf(f.Patterns)
 			return f, err
 		}},
 		{http.MethodPost, api.FleetTracePath, func(w http.ResponseWriter, q *http.Request) (any, error) {
@@ -97,4 +97,11 @@ func readTop(query url.Values) (asked api.FleetTopQuestion, err error) {
 		}
 	}
 	return asked, nil
+}
+
+func patternsOf(all []api.FleetPattern) []api.FleetPattern {
+	for i := range all {
+		all[i].Nodes = list(all[i].Nodes)
+	}
+	return list(all)
 }

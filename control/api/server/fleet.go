@@ -23,6 +23,8 @@ type Hub interface {
 	Roll(context.Context, api.FleetRoll) (api.FleetRolled, error)
 	// Enforce ends the trial of a list on all nodes, or begins one.
 	Enforce(ctx context.Context, list string, c api.EnforceChange) (api.FleetEnforced, error)
+	// ChangeFloods has nodes drop what patterns match, or ends that.
+	ChangeFloods(context.Context, api.FleetFloodsChange) (api.FleetFloodsChanged, error)
 	// TakeOver has the hub rule the nodes, and not another one with the same keys.
 	TakeOver(context.Context) (api.FleetTakenOver, error)
 	// Lost returns what is known to be lost of the hub's history.
@@ -48,11 +50,23 @@ func hubRoutes(h Hub) []route {
 		r.Changes = list(r.Changes)
 		return r, err
 	}}
+	floods := route{http.MethodPost, api.FleetFloodsPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+		var c api.FleetFloodsChange
+		if err := api.ReadBody(w, q, 1<<20, &c); err != nil {
+			return nil, err
+		}
+		if err := c.Check(); err != nil {
+			return nil, err
+		}
+		done, err := h.ChangeFloods(q.Context(), c)
+		done.Patterns = patternsOf(done.Patterns)
+		return done, err
+	}}
 	takeOver := route{http.MethodPost, api.TakeOverPath, func(_ http.ResponseWriter, q *http.Request) (any, error) { return h.TakeOver(q.Context()) }}
 	lost := route{http.MethodGet, api.LostPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 		l, err := h.Lost(q.Context())
 		l.Lost = list(l.Lost)
 		return l, err
 	}}
-	return slices.Concat(changeRoutes(h.Change), refreshRoutes(h.Refresh), versionRoutes(h), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), enforceRoute(h.Enforce), auditRoute(h), reload, takeOver, lost, status})
+	return slices.Concat(changeRoutes(h.Change), refreshRoutes(h.Refresh), versionRoutes(h), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), enforceRoute(h.Enforce), auditRoute(h), reload, floods, takeOver, lost, status})
 }

@@ -74,6 +74,13 @@ func (h hubStub) Lost(context.Context) (l api.FleetLost, err error) {
 	return l, nil
 }
 
+func (h hubStub) ChangeFloods(context.Context, api.FleetFloodsChange) (c api.FleetFloodsChanged, err error) {
+	if h.whole {
+		c.Patterns = []api.FleetPattern{{Labels: []string{"x"}, Nodes: []api.NodePattern{{State: api.PatternEnforced, Hits: &api.PatternPackets{}}}}}
+	}
+	return c, nil
+}
+
 func (hubStub) TakeOver(context.Context) (api.FleetTakenOver, error) {
 	return api.FleetTakenOver{}, nil
 }
@@ -112,6 +119,7 @@ func (h hubStub) Floods(context.Context, []string) (f api.FleetFloods, err error
 		rule := api.FloodRule{Addresses: []string{"x"}}
 		floods := api.Floods{Now: &api.Flood{Rules: []api.FloodRule{rule}}, Past: []api.Flood{}}
 		f.Nodes, f.Rules = []api.NodeFloods{{Problem: "x"}, {Floods: &floods}}, []api.FleetFloodRule{{FloodRule: rule, Nodes: []string{"x"}}}
+		f.Patterns = []api.FleetPattern{{Nodes: []api.NodePattern{{State: api.PatternAwaited}}}, {}}
 	}
 	return f, nil
 }
@@ -146,6 +154,7 @@ func TestHubIsAsDocumented(t *testing.T) {
 	schemas := map[string]any{}
 	for name, v := range map[string]any{
 		"HubStatus": api.HubStatus{}, "FleetChanged": api.FleetChanged{}, "FleetExplanation": api.FleetExplanation{}, "FleetTop": api.FleetTop{}, "FleetFloods": api.FleetFloods{},
+		"FleetFloodsChange": api.FleetFloodsChange{}, "FleetFloodsChanged": api.FleetFloodsChanged{},
 		"FleetTraced": api.FleetTraced{}, "FleetRoll": api.FleetRoll{}, "FleetRolled": api.FleetRolled{}, "FleetTakenOver": api.FleetTakenOver{}, "FleetLost": api.FleetLost{}, "Term": api.Term{}, "FleetReloaded": api.FleetReloaded{}, "FleetEnforced": api.FleetEnforced{},
 	} {
 		describe(reflect.TypeOf(v), name, schemas)
@@ -183,6 +192,8 @@ func TestHubIsAsDocumented(t *testing.T) {
 				body = `{"do": "pause"}`
 			case r.path == api.EnforcePath:
 				path, body = strings.Replace(path, "{list}", "drop", 1), `{"after_seconds": 60}`
+			case r.path == api.FleetFloodsPath && r.method == "POST":
+				body = `{"patterns": ["udp sport 123"], "for_seconds": 600, "trial_seconds": 2}`
 			case r.method == "POST":
 				body = `{"action": "block", "entries": ["192.0.2.1"], "ttl_seconds": 60}`
 			case r.method == "DELETE":

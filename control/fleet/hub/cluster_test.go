@@ -94,10 +94,12 @@ func (s sink) TakeLists(ctx context.Context) error {
 	}
 	return nil
 }
-func (sink) TakeContents(_ context.Context, l *fleetnode.List) error      { return l.Keep(l.Version()) }
-func (sink) Rehearse(context.Context, string, *fleetnode.Candidate) error { return nil }
-func (sink) Rehearsed(string) wire.Rehearsal                              { return wire.Rehearsal{} }
-func (sink) Conversed(string) *wire.Conversed                             { return nil }
+func (sink) TakeContents(_ context.Context, l *fleetnode.List) error       { return l.Keep(l.Version()) }
+func (sink) Rehearse(context.Context, string, *fleetnode.Candidate) error  { return nil }
+func (sink) Rehearsed(string) wire.Rehearsal                               { return wire.Rehearsal{} }
+func (sink) Conversed(string) *wire.Conversed                              { return nil }
+func (sink) TakePatterns(context.Context, []wire.Pattern, time.Time) error { return nil }
+
 func (sink) Measure(context.Context, string, *fleetnode.Candidate, *list.Set) *wire.Conversed {
 	return nil
 }

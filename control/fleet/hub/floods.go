@@ -54,7 +54,11 @@ func (h *Hub) Floods(ctx context.Context, nodes []string) (f api.FleetFloods, er
 	ordered.By(f.Rules, func(a, b api.FleetFloodRule) int {
 		return cmp.Or(cmp.Compare(b.Rate, a.Rate), strings.Compare(a.Pattern, b.Pattern))
 	})
-	return f, nil
+	err = h.Do(ctx, func() error {
+		f.Patterns = h.patterns.at(f.Nodes, h.noted.Load().members)
+		return nil
+	})
+	return f, err
 }
 
 // ofSources comes before the number of sources in the text of a rule.
@@ -92,6 +96,9 @@ func worse(a, b api.FloodShare) api.FloodShare {
 func checkFloods(a *api.NodeFloods) error {
 	if a.Floods == nil {
 		return errors.New("it says nothing of floods")
+	}
+	if n := len(a.Patterns); n > wire.MaxPatterns {
+		return fmt.Errorf("%d patterns, want at most %d", n, wire.MaxPatterns)
 	}
 	now := a.Floods.Now
 	a.Floods.Past = []api.Flood{}

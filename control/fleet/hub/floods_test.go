@@ -76,3 +76,60 @@ func TestFloods(t *testing.T) {
 		t.Errorf("%+v, %v", some, err)
 	}
 }
+
+// What a command publishes is on disk first, and bounded. What it ends stays among what is published, for
+// nodes that are away, until its time is over.
+func TestPatterns(t *testing.T) {
+	f := newFleet(t)
+	f.start("")
+	change := func(c api.FleetFloodsChange, want string) {
+		t.Helper()
+		if _, err := f.hub.ChangeFloods(t.Context(), c); (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", c, err, want)
+		}
+	}
+	published := func() (live, ended int) {
+		t.Helper()
+		if err := f.hub.Do(t.Context(), func() error {
+			for _, w := range f.hub.patterns.current(time.Now()) {
+				if w.Off {
+					ended++
+				} else {
+					live++
+				}
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return live, ended
+	}
+	port := func(n int) string { return fmt.Sprintf("udp sport %d", n) }
+	change(api.FleetFloodsChange{Patterns: []string{"ttl 3"}, For: 60}, "names a protocol or a destination")
+	change(api.FleetFloodsChange{Patterns: []string{"users"}, For: 60}, "no field")
+	change(api.FleetFloodsChange{Patterns: []string{port(1)}, Off: true}, "no such pattern")
+	change(api.FleetFloodsChange{Patterns: []string{port(1)}, For: 3600}, "")
+	change(api.FleetFloodsChange{Patterns: []string{port(1)}, For: 60, Trial: 60}, "is published already")
+	change(api.FleetFloodsChange{Patterns: []string{port(1)}, For: 7200}, "") // another end
+	for round := range 3 {
+		var all []string
+		for i := range api.MaxFleetPatterns {
+			all = append(all, port(100+16*round+i))
+		}
+		change(api.FleetFloodsChange{Patterns: all, For: 3600}, map[bool]string{true: "17 patterns"}[round == 0])
+		change(api.FleetFloodsChange{Off: true}, "")
+	}
+	if live, ended := published(); live != 0 || ended != 33 {
+		t.Errorf("%d patterns, and %d that have ended", live, ended)
+	}
+	change(api.FleetFloodsChange{Patterns: []string{port(1)}, For: 3600}, "")
+	if err := f.hub.Do(t.Context(), func() error { f.hub.patterns.path += "/x"; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	change(api.FleetFloodsChange{Patterns: []string{port(2)}, For: 3600}, "not a directory")
+	f.stop()
+	f.start("")
+	if live, ended := published(); live != 1 || ended != 32 {
+		t.Errorf("after a restart: %d patterns, and %d that have ended", live, ended)
+	}
+}

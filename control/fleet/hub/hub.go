@@ -74,6 +74,7 @@ type Hub struct {
 	batches  map[string]*batch // by list
 	releases *releases
 	trials   *trials
+	patterns *patterns
 
 	broker    *dialer
 	publisher *publisher
@@ -152,6 +153,10 @@ func (h *Hub) open() (err error) {
 	h.trials = &trials{lists: h.lists, members: h.members, audit: h.audit, wake: func() {}}
 	h.trials.TrialKeeper = lists.TrialKeeper{Owner: h.trials, Clock: h.clock, Path: h.dir.path(lists.TrialFile), Log: h.o.Log}
 	h.trials.open()
+	h.patterns = &patterns{path: h.dir.path(patternsFile), clock: h.clock}
+	if err := h.patterns.open(); err != nil {
+		h.o.Log.Error(err.Error())
+	}
 	if err := h.releases.open(); err != nil {
 		return err
 	}
@@ -166,7 +171,7 @@ func (h *Hub) open() (err error) {
 	h.publisher = &publisher{
 		progress: newProgress(h.nodes.mostHeard, newContest(h.store.Claim()), h.loop.ended),
 		log:      h.o.Log, conf: h.conf, authority: h.o.Authority, broker: h.broker, dir: h.dir, audit: h.audit, nodes: h.nodes,
-		loop: h.loop, store: h.store, lists: h.lists, releases: h.releases,
+		loop: h.loop, store: h.store, lists: h.lists, releases: h.releases, patterns: h.patterns,
 	}
 	h.releases.wake, h.trials.wake = h.publisher.wake, h.publisher.wake
 	h.nodes.compare, h.nodes.found, h.nodes.heard = h.publisher.claims, h.publisher.history, h.publisher.wake

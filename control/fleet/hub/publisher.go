@@ -42,6 +42,7 @@ type publisher struct {
 	store    *store.Store // for loop, as lists and releases
 	lists    *table
 	releases *releases
+	patterns *patterns
 
 	// Those of run's goroutine.
 	conn     *nats.Conn // to the nodes
@@ -531,6 +532,7 @@ func (p *publisher) catalog(ctx context.Context) error {
 		if c.Place, err = p.store.NextCatalog(); err != nil {
 			return err
 		}
+		c.Patterns = p.patterns.current(time.Now())
 		c.Seal = wire.SealPlace(p.authority.Key(), c.Place, c.Term)
 		for _, l := range p.lists.all {
 			var place wire.Place // the zero Place, nodes keep what they have: it is about to be published

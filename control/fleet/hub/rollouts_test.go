@@ -162,6 +162,8 @@ func firstOf(s *list.Set) string {
 }
 
 // Rehearse implements [fleetnode.Daemon].
+func (*host) TakePatterns(context.Context, []wire.Pattern, time.Time) error { return nil }
+
 func (h *host) Rehearse(_ context.Context, name string, c *fleetnode.Candidate) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -117,10 +117,12 @@ func (c *tally) TakeContents(_ context.Context, l *fleetnode.List) error {
 	return l.Keep(version)
 }
 
-func (*tally) DescribeNode(s *wire.Status)                                  { s.Interfaces, s.Filtered = 1, 1 }
-func (*tally) Rehearse(context.Context, string, *fleetnode.Candidate) error { return nil }
-func (*tally) Rehearsed(string) wire.Rehearsal                              { return wire.Rehearsal{} }
-func (*tally) Conversed(string) *wire.Conversed                             { return nil }
+func (*tally) DescribeNode(s *wire.Status)                                   { s.Interfaces, s.Filtered = 1, 1 }
+func (*tally) Rehearse(context.Context, string, *fleetnode.Candidate) error  { return nil }
+func (*tally) Rehearsed(string) wire.Rehearsal                               { return wire.Rehearsal{} }
+func (*tally) Conversed(string) *wire.Conversed                              { return nil }
+func (*tally) TakePatterns(context.Context, []wire.Pattern, time.Time) error { return nil }
+
 func (*tally) Measure(context.Context, string, *fleetnode.Candidate, *list.Set) *wire.Conversed {
 	return nil
 }

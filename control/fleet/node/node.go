@@ -62,6 +62,10 @@ type Daemon interface {
 	TakeLists(context.Context) error
 	TakeContents(context.Context, *List) error
 
+	// TakePatterns has the host drop what patterns match which the hub has published, and ends those
+	// that are to end, at a time of the hub. It is called again with each catalog that has patterns.
+	TakePatterns(ctx context.Context, all []wire.Pattern, now time.Time) error
+
 	// DescribeNode sets what the lists are enforced by in a report, and the packets passed and
 	// dropped so far.
 	DescribeNode(*wire.Status)
@@ -122,6 +126,7 @@ type Node struct {
 	joined   chan struct{} // the connection is there again
 	reports  chan struct{}
 	changed  chan struct{} // the lists have
+	patterns chan struct{} // the catalog has, or has had
 	read     uint64        // the sequence number of the last catalog that was fetched; loop's
 	live     uint64        // that of the newest one that came live; loop's
 
@@ -154,7 +159,7 @@ func Open(c Config) (*Node, error) {
 	n := &Node{
 		asking: make(chan struct{}, 1),
 		c:      c, log: c.Log, key: c.Enrollment.PublicKey, groups: c.Enrollment.Groups(), followers: make(map[string]*follower),
-		catalogs: make(chan message, 16), joined: make(chan struct{}, 1), reports: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		catalogs: make(chan message, 16), joined: make(chan struct{}, 1), reports: make(chan struct{}, 1), changed: make(chan struct{}, 1), patterns: make(chan struct{}, 1),
 	}
 	n.clock.local = time.Now
 	if c.Clock != nil {
@@ -447,8 +452,30 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 		}
 	}
 	n.mu.Unlock()
+	all.Go(func() { n.followPatterns(ctx) })
 	n.loop(ctx, &all)
 	return nil
+}
+
+// followPatterns has the daemon follow the patterns of each catalog, and of the saved one before. One that it
+// has refused may be possible later.
+func (n *Node) followPatterns(ctx context.Context) {
+	for had := false; ; {
+		n.mu.Lock()
+		all := n.catalog.For(n.groups)
+		n.mu.Unlock()
+		if len(all) > 0 || had {
+			if err := n.daemon.TakePatterns(ctx, all, n.clock.now()); err != nil && ctx.Err() == nil {
+				n.log.Error("the patterns of the fleet are not followed: " + err.Error())
+			}
+		}
+		had = len(all) > 0
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.patterns:
+		}
+	}
 }
 
 // patience returns how long a server has for a connection. The only one may have little time for
@@ -756,6 +783,9 @@ func (n *Node) openCatalog(message []byte) (wire.Catalog, error) {
 	if err == nil && len(c.Lists) > wire.MaxLists {
 		err = fmt.Errorf("catalog %v has %d lists, more than %d", c.Place, len(c.Lists), wire.MaxLists)
 	}
+	if err == nil && len(c.Patterns) > wire.MaxPatterns {
+		err = fmt.Errorf("catalog %v has %d patterns, more than %d", c.Place, len(c.Patterns), wire.MaxPatterns)
+	}
 	if err != nil {
 		return wire.Catalog{}, err
 	}
@@ -901,6 +931,7 @@ func (n *Node) follow(ctx context.Context, all *sync.WaitGroup, c wire.Catalog, 
 		}
 	}
 	n.mu.Unlock()
+	poke(n.patterns)
 	for _, f := range gone {
 		f.removeFile()
 	}

@@ -266,6 +266,7 @@ type run struct {
 
 	answers   func(ctx context.Context, what string, question []byte) (any, error)
 	rehearsed map[string]*list.Set
+	patterns  []wire.Pattern
 	measures  int
 }
 
@@ -321,6 +322,25 @@ func (r *run) Answer(ctx context.Context, what string, question []byte) (any, er
 		return nil, errors.New("nothing is known")
 	}
 	return r.answers(ctx, what, question)
+}
+
+func (r *run) TakePatterns(_ context.Context, all []wire.Pattern, _ time.Time) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.patterns = all
+	return nil
+}
+
+// dropped returns the patterns that the host drops.
+func (r *run) dropped() (all []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.patterns {
+		if !p.Off {
+			all = append(all, p.Pattern)
+		}
+	}
+	return all
 }
 
 func (r *run) Rehearse(_ context.Context, list string, c *Candidate) error {
@@ -1048,7 +1068,15 @@ func TestReplay(t *testing.T) {
 	dir := t.TempDir()
 	h, n := follow(t, dir)
 	first := h.at
+	h.catalog.Patterns = []wire.Pattern{
+		{ID: "1", Pattern: "udp sport 123", Until: time.Now().Add(time.Hour)},
+		{ID: "2", Pattern: "udp sport 53", Until: time.Now().Add(time.Hour), Groups: []string{"canary"}},
+		{ID: "3", Pattern: "udp sport 19", Until: time.Now().Add(time.Hour), Groups: []string{"paris"}},
+	}
+	h.want(first)
+	wait.For(t, "the patterns for the node", func() bool { return slices.Equal(n.dropped(), []string{"udp sport 123", "udp sport 53"}) })
 	old := h.sent[len(h.sent)-1]
+	h.catalog.Patterns = []wire.Pattern{{ID: "1", Pattern: "udp sport 123", Off: true}}
 	h.at = wire.Place{Epoch: 2, Version: 1}
 	h.truth[h.at] = set(t, "192.0.2.2")
 	h.snapshot()
@@ -1063,6 +1091,7 @@ func TestReplay(t *testing.T) {
 		if n.active().Active != h.at || n.active().Wanted != h.at || !equal(n.has(name), h.truth[h.at]) {
 			t.Fatalf("%+v", n.active())
 		}
+		wait.For(t, "that patterns have ended", func() bool { return len(n.dropped()) == 0 })
 		n.stop()
 		n = h.start(dir)
 	}

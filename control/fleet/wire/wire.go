@@ -289,6 +289,35 @@ type Catalog struct {
 	Lists  []ListState `json:"lists"`
 	Links  []Link      `json:"links,omitempty"`
 	Report bool        `json:"report,omitempty"` // nodes are to report soon: the hub has just started
+
+	Patterns []Pattern `json:"patterns,omitempty"`
+}
+
+// Pattern is a pattern of packets that nodes drop. One that is missing in a later catalog ends at its time: a
+// hub that goes on from an older copy of its state ends none before.
+type Pattern struct {
+	ID       string    `json:"id"`               // random, of the command that has set it
+	Groups   []string  `json:"groups,omitempty"` // none: all nodes
+	Pattern  string    `json:"pattern"`
+	Rate     string    `json:"rate"` // above which its packets are dropped
+	Until    time.Time `json:"until"`
+	Trial    float64   `json:"trial,omitempty"`    // seconds for which it only counts at first
+	Rehearse bool      `json:"rehearse,omitempty"` // it only counts
+	Off      bool      `json:"off,omitempty"`      // it ends now
+	Reason   string    `json:"reason,omitempty"`
+}
+
+// MaxPatterns bounds the patterns of a catalog, those that end included.
+const MaxPatterns = 64
+
+// For returns the patterns of a catalog for a node of some groups.
+func (c Catalog) For(groups []string) (all []Pattern) {
+	for _, p := range c.Patterns {
+		if len(p.Groups) == 0 || slices.ContainsFunc(p.Groups, func(g string) bool { return slices.Contains(groups, g) }) {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 // MaxRate returns the least rate of the links of some groups; 0: no bound.
