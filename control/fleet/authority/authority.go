@@ -85,13 +85,19 @@ type Authority struct {
 	caKey crypto.Signer
 	caPEM []byte
 
-	operator, account, stream, system nkeys.KeyPair
+	operator, account, stream, system signer
 
-	scope nkeys.KeyPair // signs nodes, which get the permissions of its scope
+	scope signer // of nodes, which get the permissions of its scope
 	fleet ed25519.PrivateKey
 
 	signing sync.Mutex
 	signed  map[string]signedAccount // by public key, and what they are for
+}
+
+// signer is a key that signs claims.
+type signer struct {
+	nkeys.KeyPair
+	public string
 }
 
 // signedAccount is an account's claims as they were signed last.
@@ -162,18 +168,13 @@ func Init(dir string) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	files := []struct {
-		name string
-		text []byte
-	}{{caFile, certificatePEM(ca)}, {caKeyFile, caKeyText}}
-	for _, k := range []struct {
-		name string
-		make func() (nkeys.KeyPair, error)
-	}{
-		{operatorFile, nkeys.CreateOperator}, {accountFile, nkeys.CreateAccount}, {streamFile, nkeys.CreateAccount},
-		{systemFile, nkeys.CreateAccount}, {scopeFile, nkeys.CreateAccount},
-	} {
-		kp, err := k.make()
+	files := map[string][]byte{caFile: certificatePEM(ca), caKeyFile: caKeyText}
+	for _, name := range []string{operatorFile, accountFile, streamFile, systemFile, scopeFile} {
+		create := nkeys.CreateAccount
+		if name == operatorFile {
+			create = nkeys.CreateOperator
+		}
+		kp, err := create()
 		if err != nil {
 			return nil, err
 		}
@@ -181,22 +182,18 @@ func Init(dir string) (*Authority, error) {
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, struct {
-			name string
-			text []byte
-		}{k.name, append(seed, '\n')})
+		files[name] = append(seed, '\n')
 	}
 	if err := durable.MkdirAll(filepath.Join(dir, nodesDir)); err != nil {
 		return nil, err
 	}
-	files = append(files, struct { // last: with it, all are there
-		name string
-		text []byte
-	}{fleetFile, fleetText})
-	for _, f := range files {
-		if err := durable.WriteFile(filepath.Join(dir, f.name), f.text); err != nil {
+	for name, text := range files {
+		if err := durable.WriteFile(filepath.Join(dir, name), text); err != nil {
 			return nil, err
 		}
+	}
+	if err := durable.WriteFile(filepath.Join(dir, fleetFile), fleetText); err != nil { // last: with it, all are there
+		return nil, err
 	}
 	return Open(dir)
 }
@@ -240,13 +237,16 @@ func (a *Authority) open() (err error) {
 	}
 	for _, k := range []struct {
 		name string
-		to   *nkeys.KeyPair
+		to   *signer
 	}{{operatorFile, &a.operator}, {accountFile, &a.account}, {streamFile, &a.stream}, {systemFile, &a.system}, {scopeFile, &a.scope}} {
 		seed, err := a.read(k.name)
 		if err != nil {
 			return err
 		}
-		if *k.to, err = nkeys.FromSeed([]byte(strings.TrimSpace(string(seed)))); err != nil {
+		if k.to.KeyPair, err = nkeys.FromSeed([]byte(strings.TrimSpace(string(seed)))); err == nil {
+			k.to.public, err = k.to.PublicKey()
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", k.name, err)
 		}
 	}
@@ -358,9 +358,7 @@ func (a *Authority) Enroll(name string, labels, servers []string) (enrollment.No
 // Revoke revokes the credentials of a node.
 func (a *Authority) Revoke(name string) error {
 	return change(a, nodes, name, func(m *Member) error {
-		if m.Revoked.IsZero() {
-			m.Revoked = time.Now().UTC()
-		}
+		m.Revoked = cmp.Or(m.Revoked, time.Now().UTC())
 		return nil
 	})
 }
@@ -426,9 +424,7 @@ func (a *Authority) Forget(name string) error {
 		if m.Revoked.IsZero() {
 			return fmt.Errorf("node %q is not revoked, and may connect: revoke it first", name)
 		}
-		if m.Forgotten.IsZero() {
-			m.Forgotten = time.Now().UTC()
-		}
+		m.Forgotten = cmp.Or(m.Forgotten, time.Now().UTC())
 		return nil
 	})
 }
@@ -483,15 +479,8 @@ func (a *Authority) Stamp() (s Stamp, err error) {
 
 // Operator returns the claims of the fleet's NATS operator and their signed form.
 func (a *Authority) Operator() (*jwt.OperatorClaims, string, error) {
-	public, err := a.operator.PublicKey()
-	if err != nil {
-		return nil, "", err
-	}
-	c := jwt.NewOperatorClaims(public)
-	c.Name = "weir fleet"
-	if c.SystemAccount, err = a.system.PublicKey(); err != nil {
-		return nil, "", err
-	}
+	c := jwt.NewOperatorClaims(a.operator.public)
+	c.Name, c.SystemAccount = "weir fleet", a.system.public
 	token, err := c.Encode(a.operator)
 	return c, token, err
 }
@@ -514,30 +503,19 @@ func (a *Authority) ClusterAccount() (*jwt.AccountClaims, string, error) {
 var whenever = time.Unix(9_999_999_999, 0)
 
 func (a *Authority) accountOfNodes(fetch bool) (*jwt.AccountClaims, string, error) {
-	public, err := a.account.PublicKey()
-	if err != nil {
-		return nil, "", err
-	}
-	stream, err := a.stream.PublicKey()
-	if err != nil {
-		return nil, "", err
-	}
-	c := jwt.NewAccountClaims(public)
+	c := jwt.NewAccountClaims(a.account.public)
 	c.Name = "weir"
 	as := ""
 	for _, e := range streamExports() {
 		if e.Type == jwt.Stream || fetch {
-			c.Imports.Add(&jwt.Import{Name: e.Name, Subject: e.Subject, Type: e.Type, Account: stream})
+			c.Imports.Add(&jwt.Import{Name: e.Name, Subject: e.Subject, Type: e.Type, Account: a.stream.public})
 		}
 	}
 	if fetch {
 		as = " with fetch"
 	}
 	scope := jwt.NewUserScope()
-	if scope.Key, err = a.scope.PublicKey(); err != nil {
-		return nil, "", err
-	}
-	scope.Role, scope.Template = "node", nodePermissions()
+	scope.Key, scope.Role, scope.Template = a.scope.public, "node", nodePermissions()
 	c.SigningKeys.AddScopedSigner(scope)
 	members, err := a.AllMembers()
 	if err != nil {
@@ -579,11 +557,7 @@ func streamExports() jwt.Exports {
 // Stream returns the claims of the account that the stream is in, and their signed
 // form.
 func (a *Authority) Stream() (*jwt.AccountClaims, string, error) {
-	public, err := a.stream.PublicKey()
-	if err != nil {
-		return nil, "", err
-	}
-	c := jwt.NewAccountClaims(public)
+	c := jwt.NewAccountClaims(a.stream.public)
 	c.Name = "stream"
 	c.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: jwt.NoLimit, DiskStorage: jwt.NoLimit, Streams: jwt.NoLimit, Consumer: jwt.NoLimit}
 	c.Exports = streamExports()
@@ -599,11 +573,7 @@ func (a *Authority) Stream() (*jwt.AccountClaims, string, error) {
 
 // System returns the claims of the account of the servers' own events.
 func (a *Authority) System() (*jwt.AccountClaims, string, error) {
-	public, err := a.system.PublicKey()
-	if err != nil {
-		return nil, "", err
-	}
-	c := jwt.NewAccountClaims(public)
+	c := jwt.NewAccountClaims(a.system.public)
 	c.Name = "system"
 	token, err := a.sign(c, "")
 	return c, token, err
@@ -633,17 +603,14 @@ func nodePermissions() jwt.UserPermissionLimits {
 const maxNodePayload = 256 << 10
 
 // user returns the signed claims of a user of the fleet's account.
-func (a *Authority) user(public, name string, signer nkeys.KeyPair) (string, error) {
+func (a *Authority) user(public, name string, by signer) (string, error) {
 	c := jwt.NewUserClaims(public)
 	c.Name = name
-	if signer == a.scope {
+	if by == a.scope {
 		c.UserPermissionLimits = jwt.UserPermissionLimits{} // those of the scope
-		var err error
-		if c.IssuerAccount, err = a.account.PublicKey(); err != nil {
-			return "", err
-		}
+		c.IssuerAccount = a.account.public
 	}
-	return c.Encode(signer)
+	return c.Encode(by)
 }
 
 // Own returns credentials for the hub itself, in the nodes' account or in that of the
@@ -658,21 +625,12 @@ func (a *Authority) Own(system bool) (token, seed string, err error) {
 // OwnStream returns such credentials in the account of the stream.
 func (a *Authority) OwnStream() (token, seed string, err error) { return a.own(a.stream) }
 
-func (a *Authority) own(signer nkeys.KeyPair) (token, seed string, err error) {
-	kp, err := nkeys.CreateUser()
-	if err != nil {
-		return "", "", err
+func (a *Authority) own(by signer) (token, seed string, err error) {
+	public, seed, err := newUser()
+	if err == nil {
+		token, err = a.user(public, "weir-hub", by)
 	}
-	public, err := kp.PublicKey()
-	if err != nil {
-		return "", "", err
-	}
-	b, err := kp.Seed()
-	if err != nil {
-		return "", "", err
-	}
-	token, err = a.user(public, "weir-hub", signer)
-	return token, string(b), err
+	return token, seed, err
 }
 
 // ServerName is in the certificates of hubs and sites, for connections within the
@@ -726,22 +684,17 @@ type Expiry struct {
 // Expiring returns what has expired, or expires soon: of the authority's own certificate, and of those
 // of nodes and sites that are not revoked, in the order of time.
 func (a *Authority) Expiring(nodes map[string]Member, sites []Site, now time.Time) (all []Expiry) {
-	add := func(what string, at time.Time) {
-		if enrollment.ExpiresSoon(at, now) {
+	add := func(what string, at, revoked time.Time) {
+		if revoked.IsZero() && enrollment.ExpiresSoon(at, now) {
 			all = append(all, Expiry{what, at})
 		}
 	}
-	of := func(expires, revoked time.Time, what string) {
-		if revoked.IsZero() {
-			add(what, expires)
-		}
-	}
-	add("authority", a.ca.NotAfter)
+	add("authority", a.ca.NotAfter, time.Time{})
 	for name, m := range nodes {
-		of(m.Expires, m.Revoked, "node "+name)
+		add("node "+name, m.Expires, m.Revoked)
 	}
 	for _, s := range sites {
-		of(s.Expires, s.Revoked, "site "+s.Name)
+		add("site "+s.Name, s.Expires, s.Revoked)
 	}
 	slices.SortFunc(all, func(a, b Expiry) int { return cmp.Or(a.At.Compare(b.At), strings.Compare(a.What, b.What)) })
 	return all

@@ -1,6 +1,7 @@
 package authority
 
 import (
+	"cmp"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -155,9 +156,7 @@ func siteUser(name string, account nkeys.KeyPair, may jwt.UserPermissionLimits) 
 // RevokeSite revokes the credentials of a site's server.
 func (a *Authority) RevokeSite(name string) error {
 	return change(a, sites, name, func(m *Site) error {
-		if m.Revoked.IsZero() {
-			m.Revoked = time.Now().UTC()
-		}
+		m.Revoked = cmp.Or(m.Revoked, time.Now().UTC())
 		return nil
 	})
 }
