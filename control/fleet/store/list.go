@@ -190,7 +190,7 @@ func (l *List) Commit(c Change) (changed bool, err error) {
 			return false, err
 		}
 	case l.stray.Version != 0:
-		return l.commitBase(wire.Place{Epoch: l.stray.Epoch, Version: l.stray.Version + 1}, c, sum)
+		return l.commitBase(wire.Place{Epoch: l.stray.Epoch, Version: l.stray.Version + 1}, c)
 	}
 	next := wire.Place{Epoch: d.Epoch, Version: d.To}
 	d.Seal = wire.Version{Place: next, ID: d.ID, Sum: d.Sum}.Sealed(l.key, l.name)
@@ -206,7 +206,7 @@ func (l *List) Commit(c Change) (changed bool, err error) {
 		return l.Commit(c)
 	}
 	if len(message) > MaxDelta {
-		return l.commitBase(next, c, sum)
+		return l.commitBase(next, c)
 	}
 	if err := l.append(message, d.To); err != nil {
 		return false, fmt.Errorf("list %s: version %v is not recorded: %w", l.name, next, err)
@@ -217,11 +217,11 @@ func (l *List) Commit(c Change) (changed bool, err error) {
 }
 
 // commitBase makes a version of contents that is a base.
-func (l *List) commitBase(next wire.Place, c Change, sum snapshot.Sum) (changed bool, err error) {
-	contents, expires, last := l.contents, l.expires, l.sum
-	l.contents, l.expires, l.sum = c.Contents, c.Expires, sum
+func (l *List) commitBase(next wire.Place, c Change) (changed bool, err error) {
+	contents, expires := l.contents, l.expires
+	l.contents, l.expires = c.Contents, c.Expires
 	if err := l.rebase(next, wire.NewID()); err != nil {
-		l.contents, l.expires, l.sum = contents, expires, last
+		l.contents, l.expires = contents, expires
 		return false, err
 	}
 	return true, nil
@@ -325,10 +325,7 @@ func (l *List) Snapshot() (chunks [][]byte, head []byte, err error) {
 	if h.Place != l.base.Place || h.SHA256 != l.base.SHA256 {
 		return nil, nil, fmt.Errorf("%s: it has changed", l.basePath(l.base.Version))
 	}
-	for chunk := range slices.Chunk(whole, wire.ChunkSize) {
-		chunks = append(chunks, chunk)
-	}
-	return chunks, h.Signed, nil
+	return slices.Collect(slices.Chunk(whole, wire.ChunkSize)), h.Signed, nil
 }
 
 const (

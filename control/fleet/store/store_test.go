@@ -481,7 +481,7 @@ func testDurable(t *testing.T) {
 			commit(3)
 			do(4, func() error { // as with a delta that is too long
 				next := wire.Place{Epoch: l.Place().Epoch, Version: max(l.Place().Version, l.stray.Version) + 1}
-				_, err := l.commitBase(next, Change{Contents: sets[4]}, snapshot.Of(sets[4].Groups()))
+				_, err := l.commitBase(next, Change{Contents: sets[4]})
 				return err
 			})
 			commit(5)
