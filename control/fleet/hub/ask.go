@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"golang.org/x/time/rate"
 
 	"weir/control/api"
 	"weir/control/fleet/wire"
@@ -40,16 +41,16 @@ type asker struct {
 	origins chan *nats.Msg // questions that wait
 
 	mu      sync.Mutex
-	conn    *nats.Conn                 // nil: it does not run
-	allowed map[string]*wire.Allowance // to ask for origins, by node
-	asking  map[string]bool            // the nodes whose question waits or is answered
+	conn    *nats.Conn               // nil: it does not run
+	allowed map[string]*rate.Limiter // of questions for origins, by node
+	asking  map[string]bool          // the nodes whose question waits or is answered
 
 	answered, failed atomic.Uint64 // questions to nodes
 	declined         atomic.Uint64 // questions of nodes
 }
 
 func newAsker(broker *dialer, find finder) *asker {
-	return &asker{broker: broker, find: find, slots: make(chan struct{}, maxAsked), origins: make(chan *nats.Msg, maxOriginQuestions), allowed: make(map[string]*wire.Allowance), asking: make(map[string]bool)}
+	return &asker{broker: broker, find: find, slots: make(chan struct{}, maxAsked), origins: make(chan *nats.Msg, maxOriginQuestions), allowed: make(map[string]*rate.Limiter), asking: make(map[string]bool)}
 }
 
 // run keeps the connection until ctx ends.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"golang.org/x/time/rate"
 
 	"weir/control/api"
 	"weir/control/fleet/authority"
@@ -48,7 +49,7 @@ type nodes struct {
 type node struct {
 	status  wire.Status
 	seen    time.Time
-	reports wire.Allowance
+	reports *rate.Limiter
 	ignored uint64
 	differs string // from what the hub has; "": in nothing
 	revoked bool   // what it has reported last is no problem
@@ -130,10 +131,10 @@ func (n *nodes) take(name string, text []byte, now time.Time) (l *lost) {
 			n.ignored++
 			return nil
 		}
-		from = &node{}
+		from = &node{reports: rate.NewLimiter(rate.Every(wire.ReportEvery), wire.ReportBurst)}
 		n.all[name] = from
 	}
-	if !from.reports.Take(wire.ReportBurst, wire.ReportEvery, now) {
+	if !from.reports.AllowN(now, 1) {
 		if from.ignored++; from.ignored == 1 {
 			n.log.Warn("a node reports too often: excess reports are ignored", "node", name)
 		}

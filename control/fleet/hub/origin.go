@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"golang.org/x/time/rate"
 
 	"weir/control/config"
 	"weir/control/feed"
@@ -75,10 +76,10 @@ func (a *asker) mayAsk(m *nats.Msg, now time.Time) bool {
 		if len(a.allowed) >= maxNodes {
 			return false
 		}
-		of = &wire.Allowance{}
+		of = rate.NewLimiter(rate.Every(originEvery), originBurst)
 		a.allowed[name] = of
 	}
-	if a.asking[name] || !of.Take(originBurst, originEvery, now) {
+	if a.asking[name] || !of.AllowN(now, 1) {
 		return false
 	}
 	a.asking[name] = true

@@ -28,6 +28,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"golang.org/x/time/rate"
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/wire"
 	"weir/control/list"
@@ -601,13 +602,13 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 	stale := false
 	var silence wire.Silence
 	all.Go(func() { n.followExpiry(ctx) })
-	var allowed wire.Allowance
+	allowed := rate.NewLimiter(rate.Every(wire.NodeEvery), wire.NodeBurst)
 	// in is how long the next report waits: the hub ignores what is beyond its allowance.
 	in := func() time.Duration {
-		return max(reportAtMost-time.Since(reported), allowed.Wait(wire.NodeBurst, wire.NodeEvery, time.Now()))
+		return max(reportAtMost-time.Since(reported), time.Duration((1-allowed.Tokens())*float64(wire.NodeEvery)))
 	}
 	report := func() {
-		if !allowed.Take(wire.NodeBurst, wire.NodeEvery, time.Now()) {
+		if !allowed.Allow() {
 			soon.Reset(in())
 			due = true
 			return

@@ -21,6 +21,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"golang.org/x/time/rate"
 
 	"weir/control/feed"
 	"weir/control/fleet/enrollment"
@@ -213,13 +214,13 @@ func TestRefusals(t *testing.T) {
 func TestReportsKeepToTheAllowance(t *testing.T) {
 	h := newHub(t)
 	var mu sync.Mutex
-	var allowed wire.Allowance
+	allowed := rate.NewLimiter(rate.Every(wire.ReportEvery), wire.ReportBurst)
 	var last wire.Status
 	taken, ignored := 0, 0
 	if _, err := h.conn.Subscribe(wire.StatusSubject("edge-1"), func(m *nats.Msg) {
 		mu.Lock()
 		defer mu.Unlock()
-		if !allowed.Take(wire.ReportBurst, wire.ReportEvery, time.Now()) {
+		if !allowed.Allow() {
 			ignored++
 			return
 		}

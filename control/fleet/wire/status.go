@@ -24,6 +24,16 @@ const maxCount = 1 << 60
 // StatusInterval is how often nodes report when nothing has changed.
 const StatusInterval = 10 * time.Second
 
+// What the hub takes of a node's reports: a burst, and then one each ReportEvery on average.
+// Nodes keep to less, since reports that are held up on the way arrive together, and a node
+// that starts again does not know what it has used up.
+const (
+	ReportEvery = time.Second
+	ReportBurst = 20
+	NodeBurst   = ReportBurst / 2
+	NodeEvery   = ReportEvery + ReportEvery/20
+)
+
 // What nodes report is also in the contract of the hub.
 type (
 	Status     = api.NodeStatus
