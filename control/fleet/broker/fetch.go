@@ -47,13 +47,6 @@ const (
 	maxFetchWait = 65536 // questions that wait to be looked at
 )
 
-// question is a request of a node: the part of JetStream's Direct Get that nodes need.
-type question struct {
-	Seq  uint64 `json:"seq,omitempty"`
-	Next string `json:"next_by_subj,omitempty"`
-	Last string `json:"last_by_subj,omitempty"`
-}
-
 // fetcher answers what nodes fetch of the stream. JetStream itself would send it to whatever
 // subject a node names, as often and as much as it asks for.
 type fetcher struct {
@@ -258,7 +251,7 @@ func (i *inside) pending(name string) (bytes int64) {
 
 // fetch answers a question. It returns the length of the answer.
 func (f *fetcher) fetch(name string, q asked) int {
-	var what question
+	var what wire.Fetch
 	d := json.NewDecoder(bytes.NewReader(q.text))
 	d.DisallowUnknownFields()
 	subject := ""
@@ -324,18 +317,13 @@ func (f *fetcher) look() {
 }
 
 func (f *fetcher) streamSize() (int64, bool) {
-	m, err := f.stream.Request("$JS.API.STREAM.INFO."+wire.Stream, nil, askStream)
+	js, err := f.stream.JetStream(nats.MaxWait(askStream))
 	if err != nil {
 		return 0, false
 	}
-	var info struct {
-		State struct {
-			Bytes int64 `json:"bytes"`
-		} `json:"state"`
-		Error json.RawMessage `json:"error"`
-	}
-	if err := json.Unmarshal(m.Data, &info); err != nil || info.Error != nil {
+	info, err := js.StreamInfo(wire.Stream)
+	if err != nil {
 		return 0, false
 	}
-	return info.State.Bytes, true
+	return int64(info.State.Bytes), true
 }

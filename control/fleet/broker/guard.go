@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -296,14 +297,11 @@ func (g *guard) look(now time.Time) {
 
 // addresses are those that a node is connected from. g.mu is held.
 func (n *guarded) addresses() string {
-	text := ""
-	for _, c := range n.conns {
-		if text != "" {
-			text += " and "
-		}
-		text += c.address
+	all := make([]string, len(n.conns))
+	for i, c := range n.conns {
+		all[i] = c.address
 	}
-	return text
+	return strings.Join(all, " and ")
 }
 
 // double finds out whether two hosts are connected as one node: on both connections

@@ -73,7 +73,7 @@ type inside struct {
 	names   func(key string) string               // of nodes and sites, by their public keys; nil: unknown
 	knows   func(node, user string) (bool, error) // whether the node was enrolled with the user; nil: unknown
 
-	ended   chan struct{} // closed: tidy and watchOver return
+	ended   chan struct{} // closed: watchOver returns
 	watches sync.WaitGroup
 }
 
@@ -112,7 +112,6 @@ func (i *inside) run(o *server.Options, own *tls.Config, accounts ...string) (er
 		}
 	}
 	i.ended = make(chan struct{})
-	i.watches.Go(i.tidy)
 	i.watches.Go(i.watchOver)
 	return nil
 }
@@ -132,37 +131,26 @@ func (i *inside) listen() error {
 	}
 }
 
-// tidy returns to the system what handshakes have left, each time that many connections
-// were made or ended: at the start, all nodes connect at once.
-func (i *inside) tidy() {
-	tick := time.NewTicker(tidyInterval)
-	defer tick.Stop()
+// watchOver looks after what nodes do. It returns to the system what handshakes have left, each time that
+// many connections were made or ended: at the start, all nodes connect at once.
+func (i *inside) watchOver() {
+	look, tidy := time.NewTicker(guardInterval), time.NewTicker(tidyInterval)
+	defer look.Stop()
+	defer tidy.Stop()
 	tidied, last := 0, 0
 	for {
 		select {
 		case <-i.ended:
 			return
-		case <-tick.C:
-		}
-		now := i.server.NumClients()
-		if steady := max(now-last, last-now) <= manyConnections/10; steady && max(now-tidied, tidied-now) >= manyConnections {
-			debug.FreeOSMemory()
-			tidied = now
-		}
-		last = now
-	}
-}
-
-// watchOver looks after what nodes do.
-func (i *inside) watchOver() {
-	tick := time.NewTicker(guardInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-i.ended:
-			return
-		case now := <-tick.C:
+		case now := <-look.C:
 			i.guard.look(now)
+		case <-tidy.C:
+			now := i.server.NumClients()
+			if steady := max(now-last, last-now) <= manyConnections/10; steady && max(now-tidied, tidied-now) >= manyConnections {
+				debug.FreeOSMemory()
+				tidied = now
+			}
+			last = now
 		}
 	}
 }
@@ -247,11 +235,8 @@ func (i *inside) watch(account string, credentials nats.Option) (err error) {
 			i.log.Error("broker: event: " + err.Error())
 			return
 		}
-		if e.Client.Kind != "Client" {
-			return // between the hub and a site
-		}
-		if e.Client.Host == "" {
-			return // within the process
+		if e.Client.Kind != "Client" || e.Client.Host == "" {
+			return // between the hub and a site, or within the process
 		}
 		all, err := i.server.Connz(&server.ConnzOptions{Username: true, CID: e.Client.ID})
 		if err != nil || len(all.Conns) == 0 {

@@ -371,9 +371,9 @@ func (s *Site) reconnect() error {
 		return err
 	}
 	for _, l := range leaves.Leafs {
-		err = errors.Join(err, s.server.DisconnectClientByID(l.ID))
+		_ = s.server.DisconnectClientByID(l.ID) // it may be gone
 	}
-	return err
+	return nil
 }
 
 // mirroredPath is the file that says which stream the mirror is of.
@@ -423,29 +423,19 @@ func (s *Site) update(c *jwt.AccountClaims, token string) error {
 	if slices.EqualFunc(c.Imports, s.account.Imports, same) {
 		return nil
 	}
-	toHub, err := s.server.Leafz(nil)
-	if err != nil {
-		return err
-	}
-	for _, l := range toHub.Leafs {
-		_ = s.server.DisconnectClientByID(l.ID) // it may be gone
-	}
-	return nil
+	return s.reconnect()
 }
 
 // refresh takes in which nodes are revoked, from the mirror.
 func (s *Site) refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
+	var m *jetstream.RawStreamMsg
 	stream, err := s.js.Stream(ctx, wire.Stream)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil
+	if err == nil {
+		m, err = stream.GetLastMsgForSubject(ctx, wire.AccountSubject())
 	}
-	if err != nil {
-		return err
-	}
-	m, err := stream.GetLastMsgForSubject(ctx, wire.AccountSubject())
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
+	if errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil
 	}
 	if err != nil {

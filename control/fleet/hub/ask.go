@@ -38,10 +38,10 @@ type asker struct {
 	broker  *dialer
 	find    finder
 	slots   chan struct{}
-	origins chan *nats.Msg // questions that wait
+	origins chan *nats.Msg            // questions that wait
+	conn    atomic.Pointer[nats.Conn] // nil: it does not run
 
 	mu      sync.Mutex
-	conn    *nats.Conn               // nil: it does not run
 	allowed map[string]*rate.Limiter // of questions for origins, by node
 	asking  map[string]bool          // the nodes whose question waits or is answered
 
@@ -64,9 +64,7 @@ func (a *asker) run(ctx context.Context) {
 		a.broker.log.Error("nodes cannot be asked: " + err.Error())
 		return
 	}
-	a.mu.Lock()
-	a.conn = conn
-	a.mu.Unlock()
+	a.conn.Store(conn)
 	for {
 		select {
 		case <-ctx.Done():
@@ -79,12 +77,11 @@ func (a *asker) run(ctx context.Context) {
 
 // connection returns the connection to the broker, nil while there is none.
 func (a *asker) connection() *nats.Conn {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.conn == nil || !a.conn.IsConnected() {
+	conn := a.conn.Load()
+	if conn == nil || !conn.IsConnected() {
 		return nil
 	}
-	return a.conn
+	return conn
 }
 
 var errNoBroker = errors.New("the broker cannot be reached: weir fleet status says why")

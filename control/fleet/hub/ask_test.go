@@ -68,10 +68,8 @@ func (f *fleet) connected(nodes ...string) {
 	f.t.Helper()
 	for _, name := range nodes {
 		eventually(f.t, func() error {
-			f.hub.asker.mu.Lock()
-			conn := f.hub.asker.conn
-			f.hub.asker.mu.Unlock()
-			if conn == nil || !conn.IsConnected() {
+			conn := f.hub.asker.connection()
+			if conn == nil {
 				return errNoBroker
 			}
 			_, err := askOne(f.t.Context(), conn, name, "nothing", []byte("{}"), patience)

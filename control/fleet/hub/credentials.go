@@ -2,7 +2,6 @@ package hub
 
 import (
 	"cmp"
-	"context"
 	"time"
 
 	"weir/control/api"
@@ -24,6 +23,7 @@ type enrollments struct {
 	audit     *audit.Log
 	seen      map[credential]bool
 	since     time.Time // what came before, and is not seen, is not new
+	stamp     authority.Stamp
 }
 
 // newEnrollments reads from the audit what an earlier process has recorded.
@@ -75,30 +75,22 @@ func (e *enrollments) all() (all []credential, err error) {
 // bySource is the source of records of commands that do not ask the hub.
 const bySource = "weir-hub"
 
-// run records what is new until ctx is done.
-func (e *enrollments) run(ctx context.Context) {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	var stamp authority.Stamp
-	for {
-		if next, err := e.authority.Stamp(); err == nil && next != stamp {
-			all, err := e.all() // the loop of Run logs why they cannot be read
-			for _, c := range all {
-				if !e.seen[c] && time.Unix(0, c.at).After(e.since) {
-					e.audit.Record(audit.Record{
-						Time: time.Unix(0, c.at).UTC(), Change: c.change, Entries: 1, Changed: 1, First: []string{c.name}, Source: bySource,
-					})
-				}
-				e.seen[c] = true
-			}
-			if err == nil {
-				stamp, e.since = next, time.Time{}
-			}
+// record records what is new.
+func (e *enrollments) record() {
+	next, err := e.authority.Stamp()
+	if err != nil || next == e.stamp {
+		return
+	}
+	all, err := e.all() // Run logs why they cannot be read
+	for _, c := range all {
+		if !e.seen[c] && time.Unix(0, c.at).After(e.since) {
+			e.audit.Record(audit.Record{
+				Time: time.Unix(0, c.at).UTC(), Change: c.change, Entries: 1, Changed: 1, First: []string{c.name}, Source: bySource,
+			})
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+		e.seen[c] = true
+	}
+	if err == nil {
+		e.stamp, e.since = next, time.Time{}
 	}
 }

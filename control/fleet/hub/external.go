@@ -1,7 +1,6 @@
 package hub
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -70,9 +69,7 @@ func (e *External) refresh(c *nats.Conn) error {
 		return err
 	}
 	for _, token := range []string{stream, nodes} {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		m, err := c.RequestWithContext(ctx, "$SYS.REQ.CLAIMS.UPDATE", []byte(token))
-		cancel()
+		m, err := c.Request("$SYS.REQ.CLAIMS.UPDATE", []byte(token), 5*time.Second)
 		if err != nil {
 			return err
 		}

@@ -241,7 +241,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	all.Go(func() { h.publisher.seek(ctx) })
 	all.Go(func() { h.asker.run(ctx) })
 	enrollments := newEnrollments(h.o.Authority, h.audit)
-	all.Go(func() { enrollments.run(ctx) })
+	enrollments.record()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	var known authority.Stamp // by the broker: not what has changed since it was started
@@ -261,6 +261,7 @@ func (h *Hub) Run(ctx context.Context) error {
 			}
 			h.note()
 			h.refresh(&known)
+			enrollments.record()
 		}
 	}
 }

@@ -58,10 +58,10 @@ func (m *members) collateral(list string) (*api.FleetCollateral, error) {
 // heard reports whether all nodes have reported since the hub first reached the broker, or have had
 // the time to.
 func (m *members) heard(now time.Time) bool {
-	if !m.nodes.reached() {
+	switch up := m.nodes.listened(now); {
+	case up == 0:
 		return false
-	}
-	if m.nodes.listened(now) >= settle {
+	case up >= settle:
 		return true
 	}
 	all, err := m.read()

@@ -81,13 +81,6 @@ func (n *nodes) listen(now time.Time) {
 	}
 }
 
-// reached reports whether the reports of nodes could be heard since the start.
-func (n *nodes) reached() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return !n.since.IsZero()
-}
-
 // listened returns for how long nodes have had the time to report, 0 where they could not yet.
 func (n *nodes) listened(now time.Time) time.Duration {
 	n.mu.Lock()

@@ -90,12 +90,12 @@ func TestTraceCost(t *testing.T) {
 		})
 	}
 	f.connected(names...)
-	before := f.hub.asker.conn.Stats()
+	before := f.hub.asker.connection().Stats()
 	seen, err := f.hub.Trace(t.Context(), nil, asked)
 	if err != nil {
 		t.Fatal(err)
 	}
-	after := f.hub.asker.conn.Stats()
+	after := f.hub.asker.connection().Stats()
 	positive := 0 // packets at nodes where they have not passed
 	for i, n := range seen.Nodes {
 		if n.Traced == nil {

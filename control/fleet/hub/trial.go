@@ -161,7 +161,7 @@ func (h *Hub) Enforce(ctx context.Context, name string, c api.EnforceChange) (do
 	}
 	began := time.Now()
 	for err = h.command(ctx, enforce); errors.Is(err, errUnheard); {
-		if time.Since(began) >= settle && !h.nodes.reached() {
+		if time.Since(began) >= settle && h.nodes.listened(time.Now()) == 0 {
 			err = &api.BadRequest{Err: fmt.Errorf("list %s stays on trial: %w", name, errUnreached)}
 			break
 		}

@@ -98,9 +98,7 @@ func (n *Node) savedPart(question []byte) (wire.SavedPart, error) {
 // or all if it does not answer, have none.
 func (n *Node) origins(list string, keys []key.Key) []feed.Origin {
 	found := make([]feed.Origin, len(keys))
-	n.mu.Lock()
-	conn := n.conn
-	n.mu.Unlock()
+	conn := n.conn.Load()
 	keys = keys[:min(len(keys), wire.MaxOrigins)]
 	if conn == nil || !n.connected.Load() || len(keys) == 0 {
 		return found

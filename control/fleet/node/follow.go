@@ -292,6 +292,18 @@ func (f *follower) measure(ctx context.Context) {
 	f.n.reportSoon()
 }
 
+// open verifies a delta, or refuses it. It returns where it is in the stream in any case.
+func (f *follower) open(m message) (opened, error) {
+	d, err := wire.OpenDelta(f.n.key, m.data)
+	if err == nil && d.List != f.name {
+		err = fmt.Errorf("delta of list %q, stored as one of %q: %w", d.List, f.name, wire.ErrForged)
+	}
+	if err != nil {
+		f.n.refuse(err)
+	}
+	return opened{m, d}, err
+}
+
 // sort verifies live deltas, and keeps those ahead of the current version.
 func (f *follower) sort(inbox []message, want wanted) {
 	size := 0
@@ -299,17 +311,13 @@ func (f *follower) sort(inbox []message, want wanted) {
 		size += len(d.data)
 	}
 	for _, m := range inbox {
-		d, err := wire.OpenDelta(f.n.key, m.data)
-		if err == nil && d.List != f.name {
-			err = fmt.Errorf("delta of list %q, published as one of %q: %w", d.List, f.name, wire.ErrForged)
-		}
+		d, err := f.open(m)
 		if err != nil {
-			f.n.refuse(err)
 			continue
 		}
 		former := len(f.ahead[d.From].data)
 		if d.Epoch == want.Epoch && len(f.ahead) < maxAhead && size-former+len(m.data) <= maxAheadBytes {
-			f.ahead[d.From] = opened{m, d}
+			f.ahead[d.From] = d
 			size += len(m.data) - former
 		}
 	}
@@ -499,7 +507,7 @@ func (f *follower) catchUp(ctx context.Context, u *update, want wanted, budget i
 }
 
 // delta returns a delta of the stream, or its place there and why it is refused.
-func (f *follower) delta(ctx context.Context, what directGet) (opened, error) {
+func (f *follower) delta(ctx context.Context, what wire.Fetch) (opened, error) {
 	m, err := f.n.fetch(ctx, what)
 	if err != nil {
 		if errors.Is(err, errNone) {
@@ -507,14 +515,7 @@ func (f *follower) delta(ctx context.Context, what directGet) (opened, error) {
 		}
 		return opened{}, err
 	}
-	d, err := wire.OpenDelta(f.n.key, m.data)
-	if err == nil && d.List != f.name {
-		err = fmt.Errorf("delta of list %q, stored as one of %q: %w", d.List, f.name, wire.ErrForged)
-	}
-	if err != nil {
-		f.n.refuse(err)
-	}
-	return opened{m, d}, err
+	return f.open(m)
 }
 
 // deltaFrom returns the first delta that is not refused, from a place in the stream on.
@@ -590,7 +591,7 @@ func (f *follower) publish(ctx context.Context, want wanted, u update) error {
 		defer debug.FreeOSMemory()
 	}
 	if fresh {
-		f.n.relist(ctx)
+		poke(f.n.changed)
 	} else {
 		_ = f.n.daemon.TakeContents(ctx, l) // it is in the log, and tried again
 	}

@@ -13,18 +13,11 @@ import (
 	"weir/control/fleet/wire"
 )
 
-// directGet asks for a message of the stream.
-type directGet struct {
-	Seq  uint64 `json:"seq,omitempty"`
-	Next string `json:"next_by_subj,omitempty"`
-	Last string `json:"last_by_subj,omitempty"`
-}
-
 // last asks for the last message of a subject.
-func last(subject string) directGet { return directGet{Last: subject} }
+func last(subject string) wire.Fetch { return wire.Fetch{Last: subject} }
 
 // next asks for the first message of a subject from a sequence number on.
-func next(subject string, seq uint64) directGet { return directGet{Next: subject, Seq: seq} }
+func next(subject string, seq uint64) wire.Fetch { return wire.Fetch{Next: subject, Seq: seq} }
 
 // message is a message of the stream.
 type message struct {
@@ -46,10 +39,8 @@ var errNone = errors.New("the hub has none")
 var getTimeouts = [...]time.Duration{2 * time.Second, 10 * time.Second, time.Minute}
 
 // get reads a message of the stream.
-func (n *Node) get(ctx context.Context, what directGet) (message, error) {
-	n.mu.Lock()
-	conn := n.conn
-	n.mu.Unlock()
+func (n *Node) get(ctx context.Context, what wire.Fetch) (message, error) {
+	conn := n.conn.Load()
 	if conn == nil || !n.connected.Load() {
 		return message{}, errors.New("no connection to the hub")
 	}

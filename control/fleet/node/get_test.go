@@ -74,7 +74,8 @@ func TestRequestAgain(t *testing.T) {
 // However often the hub was asked where entries come from, it is asked again.
 func TestOriginsAgain(t *testing.T) {
 	h := newHub(t)
-	n := &Node{c: Config{Enrollment: enrollment.Node{Name: "curious"}}, conn: h.conn, asking: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler)}
+	n := &Node{c: Config{Enrollment: enrollment.Node{Name: "curious"}}, asking: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler)}
+	n.conn.Store(h.conn)
 	n.connected.Store(true)
 	s, err := h.conn.Subscribe(wire.OriginSubject("curious"), func(m *nats.Msg) {
 		if err := m.Respond(wire.MarshalAnswer(wire.Origins{Origins: []wire.Origin{{Source: "https://example.com/list", Line: 7}}}, nil)); err != nil {

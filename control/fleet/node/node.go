@@ -9,6 +9,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/x509"
@@ -27,8 +28,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-
 	"golang.org/x/time/rate"
+
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/wire"
 	"weir/control/list"
@@ -140,13 +141,13 @@ type Node struct {
 	clock     hubClock
 	clustered atomic.Bool // JetStream answers what it fetches
 
+	conn atomic.Pointer[nats.Conn] // nil before Run
 	// connected says whether the node is connected to the hub. The connection itself is locked
 	// while it dials, which would hold up the daemon.
 	connected atomic.Bool
 	unreached atomic.Pointer[string] // why it could not connect, the last time; nil: that is not known
 
 	mu        sync.Mutex // protects what follows
-	conn      *nats.Conn
 	catalog   wire.Catalog
 	heard     time.Time // when the catalog arrived; zero: it was loaded
 	followers map[string]*follower
@@ -445,8 +446,8 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 	if err := n.answer(ctx, conn, &all); err != nil {
 		return err
 	}
+	n.conn.Store(conn)
 	n.mu.Lock()
-	n.conn = conn
 	for _, f := range n.followers {
 		if !f.leaves() {
 			n.start(ctx, &all, f)
@@ -514,10 +515,7 @@ const leastDelay, mostDelay, refusedDelay = 3 * time.Second, time.Minute, 20 * t
 // reconnectDelay returns how long to wait before connecting again. A node that is
 // revoked does not fill the hub's log.
 func (n *Node) reconnectDelay(int) time.Duration {
-	n.mu.Lock()
-	conn := n.conn
-	n.mu.Unlock()
-	if conn != nil {
+	if conn := n.conn.Load(); conn != nil {
 		err := conn.LastError()
 		if err != nil {
 			n.fails(err)
@@ -716,9 +714,7 @@ func (n *Node) beats() (heard time.Time, beat time.Duration) {
 // leave makes the connection anew, over which the hub is not heard, unless that cannot help: the only
 // server answers, or what it sends fills the link.
 func (n *Node) leave() {
-	n.mu.Lock()
-	conn := n.conn
-	n.mu.Unlock()
+	conn := n.conn.Load()
 	before := n.servers.read.Load()
 	switch answers := conn.FlushTimeout(leaveTimeout) == nil; {
 	case answers && len(n.c.Enrollment.Servers) < 2, !answers && n.servers.read.Load() != before:
@@ -754,9 +750,6 @@ func (n *Node) listsDue(now, listed time.Time) bool {
 	defer n.mu.Unlock()
 	return n.problem != "" && now.Sub(listed) > relistInterval
 }
-
-// relist makes the changed lists known.
-func (n *Node) relist(context.Context) { poke(n.changed) }
 
 // lists activates the lists.
 func (n *Node) lists(ctx context.Context) {
@@ -834,7 +827,7 @@ func (n *Node) obey(ctx context.Context, all *sync.WaitGroup, m message, live bo
 		n.saveCatalog(m.data)
 	}
 	if n.follow(ctx, all, c, wants, changed) {
-		n.relist(ctx)
+		poke(n.changed)
 	}
 }
 
@@ -1013,9 +1006,9 @@ func (n *Node) report() {
 			s.Problems = append(s.Problems, p)
 		}
 	}
-	conn := n.conn
 	all := slices.DeleteFunc(n.sorted(), (*follower).leaves)
 	n.mu.Unlock()
+	conn := n.conn.Load()
 	if conn != nil {
 		if ip, err := conn.GetClientIP(); err == nil {
 			s.Address = ip.String()
@@ -1055,12 +1048,9 @@ func (f *follower) status() wire.ListStatus {
 	if f.active != nil {
 		s.ID, s.Seal, s.Sum, s.Entries = f.active.id, f.active.seal, f.active.sum.String(), f.active.entries.Len()
 	}
-	for _, err := range []error{f.refused, f.err, f.unsaved} {
-		if err != nil {
-			text := err.Error()
-			s.Error = text[:min(len(text), maxText)]
-			break
-		}
+	if err := cmp.Or(f.refused, f.err, f.unsaved); err != nil {
+		text := err.Error()
+		s.Error = text[:min(len(text), maxText)]
 	}
 	return s
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"weir/control/fleet/wire"
 )
 
 // pace keeps a node from fetching faster than a rate, all lists together. Short messages do
@@ -55,7 +57,7 @@ func (n *Node) maxRate() int64 {
 }
 
 // fetch is get at the node's rate.
-func (n *Node) fetch(ctx context.Context, what directGet) (message, error) {
+func (n *Node) fetch(ctx context.Context, what wire.Fetch) (message, error) {
 	m, err := n.get(ctx, what)
 	if rate := n.maxRate(); err == nil && rate > 0 {
 		err = n.link.wait(ctx, len(m.data), rate)

@@ -66,6 +66,13 @@ func Fetchable(subject string) bool {
 	return (subject == CatalogSubject() || strings.HasPrefix(subject, lists) || IsChunk(subject)) && !strings.ContainsAny(subject, "*> \t")
 }
 
+// Fetch asks for a message of the stream: the part of JetStream's Direct Get that nodes need.
+type Fetch struct {
+	Seq  uint64 `json:"seq,omitempty"`
+	Next string `json:"next_by_subj,omitempty"` // the first of a subject, from a sequence number on
+	Last string `json:"last_by_subj,omitempty"` // the last of a subject
+}
+
 // HubDomain is the JetStream domain of the hub's servers.
 const HubDomain = "hub"
 
@@ -535,13 +542,8 @@ func SealSnapshot(key ed25519.PrivateKey, h Head, groups []snapshot.Group, expir
 	if err != nil {
 		return nil, nil, err
 	}
-	for len(whole) > 0 {
-		n := min(len(whole), ChunkSize)
-		chunks = append(chunks, whole[:n])
-		whole = whole[n:]
-	}
 	head, err = SealHead(key, h)
-	return chunks, head, err
+	return slices.Collect(slices.Chunk(whole, ChunkSize)), head, err
 }
 
 // NewSnapshot returns the snapshot of a set with its expiries, and its head.
