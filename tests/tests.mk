@@ -57,7 +57,7 @@ test-times: ## run the tests, and print which take longest
 # processes of their own.
 RACED := ./cmd/... $(addprefix ./control/,announce api/... attach audit console daemon export feed \
 	fleet/broker fleet/hub fleet/node history journal lists metrics notify observe observe/events \
-	serve stage/digest top)
+	receive serve stage/digest top)
 # The filters that are read beside their writer, by atomic operations, as the kernel's
 # programs do; the tests that do so.
 RACED_FILTERS := ./filter/membership ./filter/cuckoo ./filter/quotient

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"weir/cmd/interrupt"
 	"weir/cmd/terminal"
@@ -52,19 +53,6 @@ What is announced, refused and withdrawn is logged on standard error. With
 		Args: noArgs,
 	}
 	f := c.Flags()
-	prefixes := func(to *[]netip.Prefix) func(string) error {
-		return func(text string) error {
-			p, err := netip.ParsePrefix(text)
-			if address, bad := netip.ParseAddr(text); bad == nil {
-				p, err = address.Prefix(address.BitLen())
-			}
-			if err != nil || p != p.Masked() || p.Addr().Is4In6() || p.Addr().Zone() != "" {
-				return fmt.Errorf("%.100q: want a prefix without host bits, as in 203.0.113.0/24", text)
-			}
-			*to = append(*to, p)
-			return nil
-		}
-	}
 	listFlag(f, "own", "`prefixes` of your own network, joined by commas", prefixes(&a.Own))
 	listFlag(f, "protect", "`prefixes` that no announcement may touch, such as those of BGP neighbors", prefixes(&a.Protect))
 	listFlag(f, "tracker", "announce the heavy hitters of these `trackers`, joined by commas: dst, src, src/24, flow (default dst)", func(name string) error {
@@ -77,13 +65,7 @@ What is announced, refused and withdrawn is logged on standard error. With
 	f.IntVar(&a.Max, "max-routes", 100, "the largest `number` of announcements at a time")
 	f.IntVar(&a.Min4, "min-ipv4", 32, "the shortest `length` of IPv4 prefixes")
 	f.IntVar(&a.Min6, "min-ipv6", 128, "the shortest `length` of IPv6 prefixes")
-	listFlag(f, "community", "`communities` of blackholes, joined by commas (default 65535:666)", func(text string) error {
-		if !matchesCommunity(text) {
-			return fmt.Errorf("%.100q: want numbers, as in 65535:666", text)
-		}
-		a.Communities = append(a.Communities, text)
-		return nil
-	})
+	communitiesFlag(f, &a.Communities)
 	listFlag(f, "next-hop", "`addresses` of the next hop, one for IPv4 and one for IPv6 (default self)", func(text string) error {
 		address, err := netip.ParseAddr(text)
 		if err != nil || address.Zone() != "" {
@@ -106,7 +88,7 @@ What is announced, refused and withdrawn is logged on standard error. With
 			a.Trackers = []string{"dst"}
 		}
 		if len(a.Communities) == 0 {
-			a.Communities = []string{"65535:666"}
+			a.Communities = []string{blackhole}
 		}
 		const shortest = 100 * time.Millisecond
 		if interval < shortest {
@@ -121,6 +103,35 @@ What is announced, refused and withdrawn is logged on standard error. With
 		return a.Run(c.Context(), client.Dial(socket), interval)
 	}
 	return c
+}
+
+// prefixes returns a function that reads a prefix and appends it.
+func prefixes(to *[]netip.Prefix) func(string) error {
+	return func(text string) error {
+		p, err := netip.ParsePrefix(text)
+		if address, bad := netip.ParseAddr(text); bad == nil {
+			p, err = address.Prefix(address.BitLen())
+		}
+		if err != nil || p != p.Masked() || p.Addr().Is4In6() || p.Addr().Zone() != "" {
+			return fmt.Errorf("%.100q: want a prefix without host bits, as in 203.0.113.0/24", text)
+		}
+		*to = append(*to, p)
+		return nil
+	}
+}
+
+// blackhole is the community of RFC 7999.
+const blackhole = "65535:666"
+
+// communitiesFlag adds --community.
+func communitiesFlag(f *pflag.FlagSet, to *[]string) {
+	listFlag(f, "community", "`communities` of blackholes, joined by commas (default "+blackhole+")", func(text string) error {
+		if !matchesCommunity(text) {
+			return fmt.Errorf("%.100q: want numbers, as in 65535:666", text)
+		}
+		*to = append(*to, text)
+		return nil
+	})
 }
 
 // logRefused logs that ExaBGP has refused a line. It answers each line, and would wait if

@@ -37,7 +37,7 @@ var argumentsOf = map[string]string{
 
 // serves are commands that do not ask and end: they listen, follow the daemon through its restarts, or look at a
 // file alone.
-var serves = map[string]bool{"weir check": true, "weir run": true, "weir hub run": true, "weir announce": true}
+var serves = map[string]bool{"weir check": true, "weir run": true, "weir hub run": true, "weir announce": true, "weir receive": true}
 
 // asking returns the commands that ask a daemon or a hub: those with --socket.
 func asking(of *cobra.Command) (all []*cobra.Command) {
