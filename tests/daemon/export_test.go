@@ -29,6 +29,7 @@ type service struct {
 	path string
 	log  string // the file with its output
 	end  func() // ends it as its service does
+	kill func()
 }
 
 // serve runs a program until the test ends or its end is called.
@@ -49,6 +50,10 @@ func serve(t *testing.T, path string, args ...string) *service {
 	}
 	ended := make(chan struct{})
 	go func() { c.Wait(); close(ended) }()
+	s.kill = func() {
+		syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
+		<-ended
+	}
 	s.end = func() {
 		if !strings.HasSuffix(path, "acctd") { // which waits for its plugins, and has written what it was to
 			c.Process.Signal(syscall.SIGTERM)
@@ -57,8 +62,7 @@ func serve(t *testing.T, path string, args ...string) *service {
 			case <-time.After(wait.Patience):
 			}
 		}
-		syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
-		<-ended
+		s.kill()
 	}
 	t.Cleanup(func() {
 		s.end()

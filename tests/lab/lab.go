@@ -64,7 +64,7 @@ func Installed(t testing.TB, program string) string {
 
 // debian names the packages of programs that are called otherwise.
 var debian = map[string]string{
-	"apt-ftparchive": "apt-utils", "birdc": "bird2", "bird": "bird2", "createrepo_c": "createrepo-c",
+	"apt-ftparchive": "apt-utils", "vtysh": "frr", "birdc": "bird2", "bird": "bird2", "createrepo_c": "createrepo-c",
 	"fail2ban-server": "fail2ban", "flock": "util-linux", "ip": "iproute2", "nfacctd": "pmacct", "nfcapd": "nfdump",
 	"promtool": "prometheus", "rpmsign": "rpm", "rsyslogd": "rsyslog", "sfacctd": "pmacct", "sfcapd": "nfdump-sflow",
 	"systemd-analyze": "systemd", "systemd-nspawn": "systemd-container",
