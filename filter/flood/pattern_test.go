@@ -21,6 +21,7 @@ func TestParseRule(t *testing.T) {
 		"icmp sport 8 dst 203.0.113.0/24": "pings",
 		"gre src 192.0.2.0/24":            "",
 		"protocol 4 ttl 50-60":            "",
+		"protocol 50-255 ttl 60":          "",
 		"tcp flags none id 0 doff 5 window 1024 payload 47455420": "",
 		"udp stranger dst 203.0.113.2/32":                         "",
 		"tcp flags S per src":                                     "SYNs",

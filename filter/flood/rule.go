@@ -197,7 +197,7 @@ func (c Condition) String() string {
 	case FragmentPart:
 		return "fragment " + [...]string{"none", "first", "later"}[min(c.Lo, 2)]
 	case Protocol:
-		if name, ok := protocols[c.Lo]; ok {
+		if name, ok := protocols[c.Lo]; ok && c.Lo == c.Hi {
 			return name
 		}
 	}
