@@ -87,8 +87,7 @@ type has struct {
 
 // Run receives until ctx is done. What the daemon has stays for the hold time.
 func (r *Receiver) Run(ctx context.Context, d Daemon) error {
-	r.routes, r.sessions = make(map[netip.Addr]map[string]*route), make(map[netip.Addr]*session)
-	r.has, r.full, r.lines = make(map[item]has), make(map[netip.Addr]bool), rate.NewLimiter(mostLines, mostLines)
+	r.prepare()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	l, err := r.listen(ctx)
@@ -106,6 +105,11 @@ func (r *Receiver) Run(ctx context.Context, d Daemon) error {
 		return err
 	}
 	return <-failed // when all sessions have ended
+}
+
+func (r *Receiver) prepare() {
+	r.routes, r.sessions = make(map[netip.Addr]map[string]*route), make(map[netip.Addr]*session)
+	r.has, r.full, r.lines = make(map[item]has), make(map[netip.Addr]bool), rate.NewLimiter(mostLines, mostLines)
 }
 
 // loop takes what sessions receive, and has the daemon follow.
