@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,29 +38,23 @@ type servers struct {
 	log    *slog.Logger
 	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 
-	mu     sync.Mutex   // protects what follows
-	found  []known      // of names: where a connection was made, as long as they are looked up
-	dialed string       // the name that was dialed last
-	answer []netip.Addr // its addresses, as looked up: whose they are is unknown
-	trying netip.Addr   // the one of these that was tried last; zero: none
+	mu     sync.Mutex              // protects what follows
+	found  map[string][]netip.Addr // by name: where a connection was made, as long as they are looked up
+	dialed string                  // the name that was dialed last
+	answer []netip.Addr            // its addresses, as looked up: whose they are is unknown
+	trying netip.Addr              // the one of these that was tried last; zero: none
 
 	read     atomic.Uint64 // times that something came from a server
 	accepted atomic.Uint64 // connections
 
 	saving sync.Mutex // held while the file is written; protects saved
-	saved  []known
-}
-
-// known is a server with the addresses that it had last.
-type known struct {
-	Host      string       `json:"host"`
-	Addresses []netip.Addr `json:"addresses"`
+	saved  []byte
 }
 
 // newServers returns the servers of an enrollment, with what is saved of them in a directory; "":
 // nothing is.
 func newServers(urls []string, dir string, log *slog.Logger) *servers {
-	s := &servers{log: log, lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
+	s := &servers{log: log, found: make(map[string][]netip.Addr), saved: []byte("{}\n"), lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
 		return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	}}
 	for _, text := range urls {
@@ -91,17 +86,16 @@ func (s *servers) load() error {
 	if err != nil {
 		return err
 	}
-	var all []known
+	var all map[string][]netip.Addr
 	if err := json.Unmarshal(text, &all); err != nil {
 		return fmt.Errorf("%s: %w", s.path, err)
 	}
-	for _, one := range all {
-		if slices.Contains(s.names, one.Host) {
-			one.Addresses = one.Addresses[:min(len(one.Addresses), maxAddresses)]
-			s.found = append(s.found, one)
+	for _, name := range s.names {
+		if some := all[name]; some != nil {
+			s.found[name] = some[:min(len(some), maxAddresses)]
 		}
 	}
-	s.saved = slices.Clone(s.found)
+	s.saved = text
 	return nil
 }
 
@@ -129,21 +123,14 @@ func (s *servers) proved(address string) {
 	if a != s.trying {
 		return // an address of the enrollment, or another connection by now
 	}
-	one := known{s.dialed, []netip.Addr{a}}
-	for i, o := range s.found {
-		if o.Host != s.dialed {
-			continue
+	all := []netip.Addr{a}
+	for _, before := range s.found[s.dialed] {
+		if before != a && slices.ContainsFunc(s.answer, func(b netip.Addr) bool { return plain(b) == before }) {
+			all = append(all, before)
 		}
-		for _, before := range o.Addresses {
-			if before != a && slices.ContainsFunc(s.answer, func(b netip.Addr) bool { return plain(b) == before }) {
-				one.Addresses = append(one.Addresses, before)
-			}
-		}
-		s.found = slices.Delete(s.found, i, i+1)
-		break
 	}
-	slices.SortFunc(one.Addresses, netip.Addr.Compare)
-	s.found = append(s.found, one)
+	slices.SortFunc(all, netip.Addr.Compare)
+	s.found[s.dialed] = all
 }
 
 // Dial implements [nats.CustomDialer]. An address is protected before it is tried.
@@ -193,8 +180,8 @@ func (s *servers) addresses() []netip.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := slices.Clone(s.fixed)
-	for _, one := range s.found {
-		for _, a := range one.Addresses {
+	for _, name := range s.names {
+		for _, a := range s.found[name] {
 			if !slices.Contains(all, a) {
 				all = append(all, a)
 			}
@@ -214,25 +201,18 @@ func (s *servers) save() {
 	}
 	s.saving.Lock()
 	defer s.saving.Unlock()
-	var all []known
 	s.mu.Lock()
-	for _, name := range s.names {
-		if i := slices.IndexFunc(s.found, func(o known) bool { return o.Host == name }); i >= 0 {
-			all = append(all, s.found[i])
-		}
-	}
+	text, err := json.Marshal(s.found)
 	s.mu.Unlock()
-	same := func(a, b known) bool { return a.Host == b.Host && slices.Equal(a.Addresses, b.Addresses) }
-	if slices.EqualFunc(all, s.saved, same) {
+	if text = append(text, '\n'); bytes.Equal(text, s.saved) {
 		return
 	}
-	text, err := json.Marshal(all)
 	if err == nil {
-		err = writeFile(s.path, append(text, '\n'))
+		err = writeFile(s.path, text)
 	}
 	if err != nil {
 		s.log.Error("the addresses of the hub cannot be saved: " + err.Error())
 		return
 	}
-	s.saved = all
+	s.saved = text
 }
