@@ -25,9 +25,10 @@ type Neighbor struct {
 }
 
 const (
-	holdTime = 90 * time.Second // RFC 4271, section 10
-	openTime = 10 * time.Second // for OPEN and the first KEEPALIVE
-	asTrans  = 23456            // RFC 6793
+	holdTime      = 90 * time.Second // RFC 4271, section 10
+	leastHoldTime = 3 * time.Second
+	openTime      = 10 * time.Second // for OPEN and the first KEEPALIVE
+	asTrans       = 23456            // RFC 6793
 
 	mostConnections = 4 // of a neighbor: one that lives, one that is to replace it, and some that never say a word
 )
@@ -71,9 +72,9 @@ type speaker struct {
 type session struct {
 	Neighbor
 	conn     net.Conn
-	hold     time.Duration // 0: the neighbor wants none
-	families []bgp.Family  // that both sides have
-	twoBytes bool          // AS numbers have two bytes
+	hold     time.Duration
+	families []bgp.Family // that both sides have
+	twoBytes bool         // AS numbers have two bytes
 	writing  sync.Mutex
 	ended    chan struct{}
 }
@@ -262,8 +263,8 @@ func (of *session) take(m *bgp.BGPOpen) error {
 		return bgp.NewMessageError(open, bgp.BGP_ERROR_SUB_UNSUPPORTED_VERSION_NUMBER, []byte{0, 4}, "it speaks another version of BGP")
 	case as != of.AS:
 		return bgp.NewMessageError(open, bgp.BGP_ERROR_SUB_BAD_PEER_AS, nil, fmt.Sprintf("its AS is %d, not %d", as, of.AS))
-	case m.HoldTime == 1 || m.HoldTime == 2:
-		return bgp.NewMessageError(open, bgp.BGP_ERROR_SUB_UNACCEPTABLE_HOLD_TIME, nil, "its hold time is below 3s")
+	case of.hold < leastHoldTime: // 0 would mean never: routes of a dead neighbor would stay for good
+		return bgp.NewMessageError(open, bgp.BGP_ERROR_SUB_UNACCEPTABLE_HOLD_TIME, nil, fmt.Sprintf("its hold time is %v: want %v or more", of.hold, leastHoldTime))
 	case len(of.families) == 0: // the only family of RFC 4271
 		of.families = []bgp.Family{bgp.RF_IPv4_UC}
 	}
@@ -273,9 +274,7 @@ func (of *session) take(m *bgp.BGPOpen) error {
 // receive reads messages until the session ends, and returns why.
 func (of *session) receive(send func(event)) error {
 	for {
-		if of.hold > 0 {
-			of.conn.SetReadDeadline(time.Now().Add(of.hold))
-		}
+		of.conn.SetReadDeadline(time.Now().Add(of.hold))
 		m, err := of.read()
 		var bad *bgp.MessageError
 		if errors.As(err, &bad) && m != nil && bad.ErrorHandling == bgp.ERROR_HANDLING_ATTRIBUTE_DISCARD {
@@ -367,9 +366,6 @@ func (of *session) write(m *bgp.BGPMessage) error {
 
 // keepAlive says that this end lives until the session ends.
 func (of *session) keepAlive() {
-	if of.hold == 0 {
-		return
-	}
 	tick := time.NewTicker(of.hold / 3)
 	defer tick.Stop()
 	for {

@@ -163,6 +163,7 @@ func TestSessions(t *testing.T) {
 	}{
 		{"another AS", openOf(64499, 90), nil, bgp.BGP_ERROR_OPEN_MESSAGE_ERROR, bgp.BGP_ERROR_SUB_BAD_PEER_AS},
 		{"hold time 2", openOf(64500, 2), nil, bgp.BGP_ERROR_OPEN_MESSAGE_ERROR, bgp.BGP_ERROR_SUB_UNACCEPTABLE_HOLD_TIME},
+		{"no hold time", openOf(64500, 0), nil, bgp.BGP_ERROR_OPEN_MESSAGE_ERROR, bgp.BGP_ERROR_SUB_UNACCEPTABLE_HOLD_TIME},
 		{"no OPEN", bgp.NewBGPKeepAliveMessage(), nil, bgp.BGP_ERROR_FSM_ERROR, bgp.BGP_ERROR_SUB_RECEIVE_UNEXPECTED_MESSAGE_IN_OPENSENT_STATE},
 		{"a long message", nil, header(5000, 2), bgp.BGP_ERROR_MESSAGE_HEADER_ERROR, bgp.BGP_ERROR_SUB_BAD_MESSAGE_LENGTH},
 		{"a short message", nil, header(18, 2), bgp.BGP_ERROR_MESSAGE_HEADER_ERROR, bgp.BGP_ERROR_SUB_BAD_MESSAGE_LENGTH},
@@ -243,7 +244,7 @@ func FuzzMessage(f *testing.F) {
 			_, _ = far.Write(append(append(binary.BigEndian.AppendUint16(b, uint16(len(body)+bgp.BGP_HEADER_LENGTH)), bgp.BGP_MSG_UPDATE), body...))
 		}()
 		s := testSpec()
-		of := &session{Neighbor: s.Neighbors[0], conn: near, families: families}
+		of := &session{Neighbor: s.Neighbors[0], conn: near, families: families, hold: holdTime}
 		_ = of.receive(func(e event) {
 			if e.update == nil {
 				return
