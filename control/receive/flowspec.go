@@ -9,7 +9,6 @@ import (
 	"math"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
@@ -430,33 +429,22 @@ func (p *part) entry() (string, bool) {
 
 // pattern returns the pattern that says the part.
 func (p *part) pattern() string {
-	var words []string
-	add := func(name string, of *span) {
-		switch {
-		case of == nil:
-		case of.lo == of.hi:
-			words = append(words, fmt.Sprintf("%s %d", name, of.lo))
-		default:
-			words = append(words, fmt.Sprintf("%s %d-%d", name, of.lo, of.hi))
+	var u flood.Rule // with its conditions in the order of their fields
+	for _, c := range []struct {
+		field flood.Field
+		of    *span
+	}{
+		{flood.Protocol, p.proto}, {flood.FragmentPart, p.fragment}, {flood.Flags, p.flags}, {flood.Length, p.length},
+		{flood.SourcePort, p.sport}, {flood.DestinationPort, p.dport},
+	} {
+		if c.of != nil {
+			u.Conditions = append(u.Conditions, flood.Condition{Field: c.field, Lo: uint32(c.of.lo), Hi: uint32(c.of.hi)})
 		}
 	}
-	add("protocol", p.proto)
-	if p.fragment != nil {
-		words = append(words, "fragment "+[...]string{"none", "first", "later"}[p.fragment.lo])
-	}
-	if p.flags != nil {
-		words = append(words, flood.Condition{Field: flood.Flags, Lo: uint32(p.flags.lo), Hi: uint32(p.flags.hi)}.String())
-	}
-	add("length", p.length)
-	add("sport", p.sport)
-	add("dport", p.dport)
 	if p.src.Bits() > 0 {
-		words = append(words, "src "+p.src.String())
+		u.Conditions = append(u.Conditions, flood.Condition{Field: flood.SourcePrefix, Prefix: p.src})
 	}
-	u, err := flood.ParseRule(strings.Join(append(words, "dst "+p.dst.String()), " "))
-	if err != nil {
-		panic(err) // a part has only what a pattern says
-	}
+	u.Conditions = append(u.Conditions, flood.Condition{Field: flood.DestinationPrefix, Prefix: p.dst})
 	return u.String()
 }
 
