@@ -56,6 +56,10 @@ const (
 	askAgain  = time.Minute            // what the daemon has refused
 	batch     = 1000                   // entries of a change
 	mostLines = 50                     // of the log in a second
+
+	// mostPassing is how many rules that let packets pass are compared with each later one: each rule would
+	// be compared with thousands, and withdrawals would wait.
+	mostPassing = 64
 )
 
 // Receiver keeps the list and the patterns of a daemon equal to what neighbors announce.
@@ -269,7 +273,7 @@ func (r *Receiver) wanted(now time.Time) map[item]*route {
 		}
 		switch {
 		case r.hidden[of] != nil:
-			of.refused = fmt.Errorf("an earlier rule lets packets of it pass: %s", r.hidden[of].text)
+			of.refused = fmt.Errorf("an earlier rule may let packets of it pass: %s", r.hidden[of].text)
 		case sum+wider > float64(r.MaxCovered):
 			of.refused = errors.New("it would cover more addresses, with the routes before it, than may be (--max-covered)")
 		case patterns+more > r.MaxPatterns:
@@ -306,6 +310,10 @@ func shadows(rules []*route) map[*route]*route {
 	var passing []*route
 	hidden := make(map[*route]*route)
 	for _, of := range rules {
+		if len(passing) >= mostPassing { // which is on the safe side
+			hidden[of] = passing[mostPassing-1]
+			continue
+		}
 		for _, p := range passing {
 			if of.rule.dst.Addr().Is4() == p.rule.dst.Addr().Is4() && p.rule.mayMeet(of.rule) {
 				hidden[of] = p

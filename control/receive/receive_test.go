@@ -421,6 +421,17 @@ func TestEarlierRule(t *testing.T) {
 			})
 		})
 	}
+	synctest.Test(t, func(t *testing.T) { // more than are compared
+		s := begin(t, nil)
+		of := s.session()
+		s.announce(of, drop, s.flow(drop8), s.flow("01 20 cb007101"))
+		for i := range mostPassing {
+			s.announce(of, accept, s.flow(fmt.Sprintf("01 20 cb007107 0a 81 %02x", i)))
+		}
+		s.after(time.Second, "> 203.0.113.1")
+		s.withdraw(of, s.flow("01 20 cb007107 0a 81 00"))
+		s.after(time.Second, "> 203.0.113.1", pattern8)
+	})
 	synctest.Test(t, func(t *testing.T) { // of another AS
 		s := begin(t, nil)
 		of := s.session()
