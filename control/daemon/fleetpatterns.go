@@ -28,7 +28,8 @@ func (p *policing) ofFleet() *fleetPatterns {
 	return new(fleetPatterns)
 }
 
-// endedPattern is a pattern of the fleet that has ended here before its time, and does not come back.
+// endedPattern is a pattern of the fleet that has ended here before its time, and does not come back: nor by
+// a hub that goes on from an older copy of its state.
 type endedPattern struct {
 	ID    string    `json:"id"`
 	Why   string    `json:"why"`
@@ -43,7 +44,7 @@ func (p *policing) TakePatterns(ctx context.Context, all []wire.Pattern, hub tim
 		for _, w := range all {
 			left := w.Until.Sub(hub)
 			r := endOf(api.PoliceOverride{Pattern: w.Pattern})
-			if r.Source = byFleet; !w.Off {
+			if r.Source = "fleet"; !w.Off {
 				r.Change, r.First, r.Entries, r.TTL, r.Reason = audit.Limit, append(r.First, w.Rate), 1, left.Seconds(), w.Reason
 			}
 			done, err := p.takePattern(w, left)
@@ -67,7 +68,7 @@ func (p *policing) TakePatterns(ctx context.Context, all []wire.Pattern, hub tim
 }
 
 // byFleet is who sets what the hub of a fleet has published.
-const byFleet = "fleet"
+const byFleet = "the fleet's hub"
 
 // takePattern follows what the hub says of a pattern, for the time that is left of it.
 func (p *policing) takePattern(w wire.Pattern, left time.Duration) (done api.Policed, err error) {

@@ -12,6 +12,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/config"
+	"weir/control/fleet/wire"
 	"weir/filter/verdict"
 	"weir/tests/lab"
 	"weir/tests/wait"
@@ -162,6 +163,56 @@ func TestFleetPatternsAway(t *testing.T) {
 	wait.For(t, "that the node says so", func() bool {
 		now, err := f.Floods(t.Context(), nil)
 		at := slices.IndexFunc(now.Patterns, func(p api.FleetPattern) bool { return p.Pattern == stays })
-		return err == nil && at >= 0 && now.Patterns[at].In(api.PatternEnforced) == 1 && strings.Contains(now.Patterns[at].Nodes[1].Why, "a command has ended it at the node")
+		return err == nil && at >= 0 && now.Patterns[at].In(api.PatternEnforced) == 1 && strings.Contains(now.Patterns[at].Nodes[1].Why, "a command has ended it, by ")
 	})
+}
+
+// A pattern of the hub leaves a limit of the host itself for the same packets alone, follows that where it ends
+// first, and does not come back once it was ended. One that is over, or cannot be, is not set.
+func TestTakePatterns(t *testing.T) {
+	t.Parallel()
+	d := begin(t, configure(t, lab.New(t).B))
+	now := time.Now()
+	const text = "udp sport 123"
+	take := func(what, want string, all ...wire.Pattern) {
+		t.Helper()
+		if err := d.policing.TakePatterns(t.Context(), all, now); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, o := range d.readings.Status().Policed {
+			got += o.Pattern + " " + o.Fleet + "; "
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	limit := func(c api.PoliceChange) {
+		t.Helper()
+		c.Pattern = text
+		if _, err := d.policing.SetPolice(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hub := func(id string, left time.Duration) wire.Pattern {
+		return wire.Pattern{ID: id, Pattern: text, Rate: "0pps", Until: now.Add(left)}
+	}
+	off := hub("2", time.Hour)
+	off.Off = true
+	limit(api.PoliceChange{Rate: "0pps", For: 600})
+	take("with a limit of the host", text+" ; ", hub("1", time.Hour))
+	take("to end", text+" ; ", off)
+	limit(api.PoliceChange{Off: true})
+	take("without it", text+" 1; ", hub("1", time.Hour))
+	take("anew", text+" 2; ", hub("2", time.Hour))
+	take("not named", text+" 2; ")
+	take("ended", "", off)
+	take("by an older copy", "", hub("2", time.Hour))
+	take("over", "", hub("3", -time.Second))
+	wide := hub("4", time.Hour)
+	wide.Pattern = "ttl 3"
+	take("too wide", text+" 5; ", wide, hub("5", time.Hour))
+	if all := d.API().Patterns(); len(all) != 2 || all[0].State != api.PatternRefused || !strings.Contains(all[0].Why, "a protocol or a destination") || all[1].State != api.PatternEnforced {
+		t.Errorf("%+v", all)
+	}
 }

@@ -262,8 +262,8 @@ func (p *policing) change(of api.PoliceOverride, c api.PoliceChange) (done api.P
 		done.Override, next = &of, append(next, of)
 	}
 	ended := p.ofFleet()
-	if at := slices.IndexFunc(p.set, func(o api.PoliceOverride) bool { return sameLimit(o, of) }); c.Off && of.By != byFleet {
-		p.endHere(p.set[at], "a command has ended it at the node, by "+of.By)
+	if at := slices.IndexFunc(p.set, func(o api.PoliceOverride) bool { return sameLimit(o, of) }); c.Off {
+		p.endHere(p.set[at], "a command has ended it, by "+of.By)
 	}
 	before := p.set
 	unsaved := p.save(next) // a crash before it is active finds it, as was asked for
