@@ -182,14 +182,14 @@ func printFleetPatterns(out io.Writer, all []api.FleetPattern, now time.Time) {
 				hits.Packets, hits.Conversing, hits.Unknown = hits.Packets+n.Hits.Packets, hits.Conversing+n.Hits.Conversing, hits.Unknown+n.Hits.Unknown
 			}
 		}
-		state, ends := api.PatternEnforced, "ends "+due(&p.Until, now)
+		state, ends := api.PatternEnforced, ", ends "+due(&p.Until, now)
 		switch {
 		case p.Ended:
-			state, ends = api.PatternEnded, "it was ended"
+			state, ends = api.PatternEnded, ""
 		case p.Counts:
-			state, ends = api.PatternOnTrial, "nothing is dropped"
+			state, ends = api.PatternOnTrial, ", nothing is dropped"
 		}
-		fmt.Fprintf(out, "%s: %s on %d of %s, %s", p.Pattern, state, p.In(state), plural(len(p.Nodes), "node", "nodes"), ends)
+		fmt.Fprintf(out, "%s: %s on %d of %s%s", p.Pattern, state, p.In(state), plural(len(p.Nodes), "node", "nodes"), ends)
 		if answered > 0 {
 			fmt.Fprintf(out, "; %s; %s dropped", hitsOf(hits), humanize.Comma(int64(held)))
 		}

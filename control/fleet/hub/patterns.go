@@ -125,7 +125,7 @@ func (p *patterns) at(nodes []api.NodeFloods, members map[string]authority.Membe
 			if at := slices.IndexFunc(n.Patterns, func(o api.NodePattern) bool { return o.ID == w.ID }); at >= 0 {
 				is = n.Patterns[at]
 			}
-			is.Node = n.Node
+			is.Node, is.Pattern = n.Node, w.Pattern
 			of.Nodes = append(of.Nodes, is)
 		}
 		all = append(all, of)
