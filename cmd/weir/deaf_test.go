@@ -32,6 +32,7 @@ var argumentsOf = map[string]string{
 	"weir import": "feed TEXT", "weir monitor": "on", "weir police": "lo 3kpps", "weir refresh": "feed", "weir top": "--once", "weir trace": "FRAME",
 	"weir fleet allow": "192.0.2.1", "weir fleet block": "192.0.2.1", "weir fleet unallow": "192.0.2.1", "weir fleet unblock": "192.0.2.1", "weir fleet explain": "192.0.2.1",
 	"weir fleet rollback": "feed", "weir fleet enforce": "feed", "weir multicast add": "--iface lo 232.1.1.1", "weir multicast remove": "--iface lo 232.1.1.1",
+	"weir fleet export": "feed", "weir fleet import": "feed TEXT", "weir fleet flush": "feed",
 	"weir fleet trace": "FRAME", "weir doctor": "--iface lo",
 }
 

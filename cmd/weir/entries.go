@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -26,8 +27,6 @@ import (
 )
 
 func newEntries() *cobra.Command {
-	var socket string
-	var asked api.EntriesQuestion
 	c := &cobra.Command{
 		Use:   "entries [LIST]",
 		Short: "Show manual entries: when they expire, who added them, and why",
@@ -42,10 +41,16 @@ Behind the entries of all lists, it shows the limits that weir limit has set.`,
   weir entries --json | jq -r '.entries[] | select(.user == "fail2ban").entry'`,
 		ValidArgsFunction: completeLists(1),
 	}
-	f := c.Flags()
-	durationFlag(f, &asked.Expiring, "expiring", 0, "only entries that expire within this `time`, as in 1h")
-	f.BoolVar(&asked.Manual, "manual", false, "without entries that have left a feed")
-	socketFlag(f, &socket)
+	manual := c.Flags().Bool("manual", false, "without entries that have left a feed")
+	var socket string
+	socketFlag(c.Flags(), &socket)
+	return showsEntries(c, &socket, manual, dial)
+}
+
+// showsEntries completes a command that shows manual entries.
+func showsEntries(c *cobra.Command, socket *string, manual *bool, dial func(*cobra.Command, string) *client.Client) *cobra.Command {
+	var asked api.EntriesQuestion
+	durationFlag(c.Flags(), &asked.Expiring, "expiring", 0, "only entries that expire within this `time`, as in 1h")
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) > 1 {
@@ -57,11 +62,12 @@ Behind the entries of all lists, it shows the limits that weir limit has set.`,
 		if asked.Expiring < 0 || c.Flags().Changed("expiring") && asked.Expiring == 0 {
 			return usageError{errors.New("--expiring: want more than 0")}
 		}
+		asked.Manual = *manual
 		show := printPages
 		if *asJSON {
 			show = printPagesJSON
 		}
-		return show(c.OutOrStdout(), entryPages(c.Context(), dial(c, socket), asked))
+		return show(c.OutOrStdout(), entryPages(c.Context(), dial(c, *socket), asked))
 	}
 	return c
 }
@@ -198,7 +204,7 @@ func checkFormat(name string) error {
 }
 
 func newExport() *cobra.Command {
-	var socket, format string
+	var socket string
 	c := &cobra.Command{
 		Use:   "export LIST [--format plain|ipset|nft]",
 		Short: "Print all active entries of a list",
@@ -212,14 +218,20 @@ out, the exit code is 1.`,
   weir export drop --format nft | nft -f -`,
 		Args: theArgs("LIST"), ValidArgsFunction: completeLists(1),
 	}
-	c.Flags().StringVar(&format, "format", api.FormatPlain, formatUsage)
 	socketFlag(c.Flags(), &socket)
+	return exports(c, &socket, dial)
+}
+
+// exports completes a command that prints the entries of a list.
+func exports(c *cobra.Command, socket *string, dial func(*cobra.Command, string) *client.Client) *cobra.Command {
+	var format string
+	c.Flags().StringVar(&format, "format", api.FormatPlain, formatUsage)
 	choices(c, "format", formatNames...)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := checkFormat(format); err != nil {
 			return err
 		}
-		leftOut, err := dial(c, socket).Export(c.Context(), args[0], format, c.OutOrStdout())
+		leftOut, err := dial(c, *socket).Export(c.Context(), args[0], format, c.OutOrStdout())
 		if err == nil && leftOut > 0 {
 			err = fmt.Errorf("entries that format %s cannot express were left out: %s; --format plain has them", format, humanize.Comma(int64(leftOut)))
 		}
@@ -231,40 +243,26 @@ out, the exit code is 1.`,
 // maxImport bounds the text of an import, in bytes. The API takes less.
 const maxImport = 256 << 20
 
-func newImport() *cobra.Command {
-	var socket, format string
-	var sets []string
-	var o listfile.Options
-	change := api.Change{Import: true}
-	c := &cobra.Command{
-		Use:   "import LIST FILE|- [--format FORMAT]",
-		Short: "Add the entries of a file to a list",
-		Long: `Adds the entries of a file, or of standard input, to a list of the running
-daemon: all of them, or none if one is wrong. When the command returns they are
-active, and will be after a restart. Entries that were there already take the
-new TTL and reason. The file may be compressed. Timeouts in it are ignored: use
---ttl.
+// imported is the change that an import makes, by the flags and arguments of a command.
+type imported struct {
+	api.Change
+	format string
+	sets   []string
+	o      listfile.Options
+	ttl    *time.Duration
+}
 
-A format is a name, with the options that it has in weir.yaml, as in
-csv,column=2 or json,path=.data[].ip. The formats of files:
-` + importFormats(),
-		Example: `  weir import manual blocked.txt --ttl 1d --reason 'incident 42'
-  ipset save blacklist | weir import manual - --format ipset
-  nft list ruleset | weir import manual - --format nft --set drop-4,drop-6
-  weir import manual iocs.csv --format csv,column=ioc --ignore-ports --ttl 30d`,
-		Args: theArgs("LIST", "FILE"), ValidArgsFunction: completeLists(1),
-	}
+// flags sets up the flags of an import.
+func (i *imported) flags(c *cobra.Command, reason string) {
 	f := c.Flags()
-	f.StringVar(&format, "format", api.FormatPlain, "`format` of the file, as above")
-	f.BoolVar(&o.IgnorePorts, "ignore-ports", false, "read 192.0.2.1:443 as the address alone instead of refusing it")
+	f.StringVar(&i.format, "format", api.FormatPlain, "`format` of the file, as above")
+	f.BoolVar(&i.o.IgnorePorts, "ignore-ports", false, "read 192.0.2.1:443 as the address alone instead of refusing it")
 	listFlag(f, "set", "`name` of a set to read, for ipset and nft (default the only one)", func(name string) error {
-		sets = append(sets, name)
+		i.sets = append(i.sets, name)
 		return nil
 	})
-	ttl := entryFlags(f, &change, "`text` that says why: weir entries and explain show it")
-	forceFlag(f, &change.Force)
-	socketFlag(f, &socket)
-	asJSON := jsonFlag(c)
+	i.Import = true
+	i.ttl = entryFlags(f, &i.Change, reason)
 	var known []string
 	for _, d := range feed.Formats() {
 		if d.File {
@@ -272,35 +270,79 @@ csv,column=2 or json,path=.data[].ip. The formats of files:
 		}
 	}
 	choices(c, "format", known...)
+}
+
+// read reads the entries of the file that is named.
+func (i *imported) read(c *cobra.Command, args []string) error {
+	given, err := feed.ParseFormat(i.format)
+	if given.Sets = append(given.Sets, i.sets...); err == nil {
+		err = given.Validate()
+	}
+	if err != nil {
+		return usageError{fmt.Errorf("--format: %w", err)}
+	}
+	i.List, i.TTL, i.SSH = args[0], i.ttl.Seconds(), ruleset.SSHConnection()
+	i.o.MaxBad = -1
+	i.Entries, err = readImport(c, args[1], given, i.o)
+	return err
+}
+
+func newImport() *cobra.Command {
+	var socket string
+	var of imported
+	c := &cobra.Command{
+		Use:   "import LIST FILE|- [--format FORMAT]",
+		Short: "Add the entries of a file to a list",
+		Long: `Adds the entries of a file, or of standard input, to a list of the running
+daemon: all of them, or none if one is wrong. When the command returns they are
+active, and will be after a restart.
+` + importLong + importFormats(),
+		Example: `  weir import manual blocked.txt --ttl 1d --reason 'incident 42'
+  ipset save blacklist | weir import manual - --format ipset
+  nft list ruleset | weir import manual - --format nft --set drop-4,drop-6
+  weir import manual iocs.csv --format csv,column=ioc --ignore-ports --ttl 30d`,
+		Args: theArgs("LIST", "FILE"), ValidArgsFunction: completeLists(1),
+	}
+	of.flags(c, "`text` that says why: weir entries and explain show it")
+	forceFlag(c.Flags(), &of.Force)
+	socketFlag(c.Flags(), &socket)
+	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		given, err := feed.ParseFormat(format)
-		if given.Sets = append(given.Sets, sets...); err == nil {
-			err = given.Validate()
-		}
-		if err != nil {
-			return usageError{fmt.Errorf("--format: %w", err)}
-		}
-		change.List, change.TTL, change.SSH = args[0], ttl.Seconds(), ruleset.SSHConnection()
-		o.MaxBad = -1
-		if change.Entries, err = readImport(c, args[1], given, o); err != nil {
+		if err := of.read(c, args); err != nil {
 			return err
 		}
 		client := dial(c, socket)
-		if change.Action, err = actionOf(c.Context(), client, change.List); err != nil {
+		all, err := client.Lists(c.Context())
+		if err != nil {
 			return err
 		}
-		changed, err := client.Change(c.Context(), change)
+		actions := make(map[string]string)
+		for _, l := range all.Lists {
+			actions[l.Name] = l.Action
+		}
+		if of.Action, err = actionOf(actions, of.List); err != nil {
+			return err
+		}
+		changed, err := client.Change(c.Context(), of.Change)
 		if err != nil {
 			return err
 		}
 		if *asJSON {
 			return printJSON(c.OutOrStdout(), changed)
 		}
-		printChanged(c.OutOrStdout(), "weir", change, changed)
+		printChanged(c.OutOrStdout(), "weir", of.Change, changed)
 		return nil
 	}
 	return c
 }
+
+// importLong says what both commands do that import entries.
+const importLong = `Entries that were there already take the new TTL and reason. The file may be
+compressed. Timeouts in it are ignored: use --ttl.
+
+A format is a name, with the options that it has in weir.yaml, as in
+csv,column=2 or json,path=.data[].ip. The formats of files:
+`
 
 // importFormats returns the names of the formats of files, in lines for a help.
 func importFormats() string {
@@ -364,19 +406,13 @@ func readIn(c *cobra.Command, path string, format feed.Format, o listfile.Option
 	return name, entries, report, err
 }
 
-// actionOf returns the action of a list.
-func actionOf(ctx context.Context, client *client.Client, name string) (string, error) {
-	all, err := client.Lists(ctx)
-	if err != nil {
-		return "", err
+// actionOf returns the action of a list, by those of all.
+func actionOf(actions map[string]string, name string) (string, error) {
+	action, ok := actions[name]
+	if !ok {
+		return "", api.NoList(name, slices.Sorted(maps.Keys(actions)))
 	}
-	var names []string
-	for _, l := range all.Lists {
-		if names = append(names, l.Name); l.Name == name {
-			return l.Action, nil
-		}
-	}
-	return "", api.NoList(name, names)
+	return action, nil
 }
 
 // completeLists completes the first arguments, most at most, with the names of the

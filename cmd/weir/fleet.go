@@ -43,6 +43,7 @@ nodes.`,
 		newFleetChange("allow", "Let addresses, prefixes or flows pass on all nodes", api.Change{Action: api.Allow}),
 		newFleetChange("unallow", "Remove entries that weir fleet allow added", api.Change{Action: api.Allow, Remove: true}),
 	)
+	c.AddCommand(newFleetEntries(), newFleetExport(), newFleetImport(), newFleetFlush())
 	c.AddCommand(newFleetEnforce(), newFleetTakeOver(), newFleetLost())
 	c.AddCommand(newFleetRolls()...)
 	return c
@@ -92,37 +93,53 @@ themselves, also while the hub is down.` + entriesLong,
 			return err
 		}
 		change.Await = true
-		changed := &api.FleetChanged{}
-		if change.Entries = entries.text; len(change.Entries) > 0 {
-			if changed, err = dialHub(c, *socket).ChangeFleet(c.Context(), change); err != nil {
-				return entries.locate(err)
+		if change.Entries = entries.text; len(change.Entries) == 0 {
+			if *asJSON {
+				return printJSON(c.OutOrStdout(), api.FleetChanged{})
 			}
+			return nil
 		}
-		var unpublished error
-		if len(change.Entries) > 0 && (!changed.Published || changed.Enforcing < changed.Nodes) {
-			unpublished = errUnpublished
+		changed, err := dialHub(c, *socket).ChangeFleet(c.Context(), change)
+		if err != nil {
+			return entries.locate(err)
 		}
-		if *asJSON {
-			return cmp.Or(printJSON(c.OutOrStdout(), changed), unpublished)
-		}
-		if len(change.Entries) > 0 {
-			printChanged(c.OutOrStdout(), "weir fleet", change, &changed.Changed)
-			for _, w := range changed.Warnings {
-				fmt.Fprintln(c.ErrOrStderr(), "weir: warning:", w)
-			}
-			if !changed.Published {
-				fmt.Fprintln(c.OutOrStdout(), notPublished)
-			} else {
-				fmt.Fprintf(c.OutOrStdout(), "in effect on %d of %d nodes", changed.Enforcing, changed.Nodes)
-				if unpublished != nil {
-					fmt.Fprint(c.OutOrStdout(), ": weir fleet status says why not on all")
-				}
-				fmt.Fprintln(c.OutOrStdout())
-			}
-		}
-		return unpublished
+		return printFleetChange(c, change, changed, *asJSON)
 	}
 	return c
+}
+
+// printFleetChange prints what became of a change on all nodes, and returns the error with which the command
+// ends where it is not in effect on each.
+func printFleetChange(c *cobra.Command, change api.Change, changed *api.FleetChanged, asJSON bool) error {
+	if asJSON {
+		return cmp.Or(printJSON(c.OutOrStdout(), changed), unlessInEffect(changed))
+	}
+	printChanged(c.OutOrStdout(), "weir fleet", change, &changed.Changed)
+	for _, w := range changed.Warnings {
+		fmt.Fprintln(c.ErrOrStderr(), "weir: warning:", w)
+	}
+	printEnforcing(c, changed)
+	return unlessInEffect(changed)
+}
+
+// printEnforcing prints on how many nodes a change is in effect.
+func printEnforcing(c *cobra.Command, changed *api.FleetChanged) {
+	switch {
+	case !changed.Published:
+		fmt.Fprintln(c.OutOrStdout(), notPublished)
+	case changed.Enforcing < changed.Nodes:
+		fmt.Fprintf(c.OutOrStdout(), "in effect on %d of %d nodes: weir fleet status says why not on all\n", changed.Enforcing, changed.Nodes)
+	default:
+		fmt.Fprintf(c.OutOrStdout(), "in effect on %d of %d nodes\n", changed.Enforcing, changed.Nodes)
+	}
+}
+
+// unlessInEffect returns the error of a change that is not in effect on all nodes.
+func unlessInEffect(changed *api.FleetChanged) error {
+	if changed.Published && changed.Enforcing >= changed.Nodes {
+		return nil
+	}
+	return errUnpublished
 }
 
 func newFleetRefresh() *cobra.Command {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,6 +21,7 @@ import (
 // hubOf answers for a hub.
 type hubOf struct {
 	server.Asker
+	server.EntriesReader
 	fleet  api.HubStatus
 	asked  api.Change
 	answer api.FleetChanged
@@ -41,6 +43,17 @@ func (h *hubOf) Change(_ context.Context, c api.Change) (api.FleetChanged, error
 		return api.FleetChanged{}, api.ErrNoList
 	}
 	return h.answer, nil
+}
+
+func (h *hubOf) Flush(_ context.Context, name string, _ api.FlushChange) (api.FleetChanged, error) {
+	if name == "none" {
+		return api.FleetChanged{}, api.ErrNoList
+	}
+	return h.answer, nil
+}
+
+func (h *hubOf) Entries(context.Context, api.EntriesQuestion) (api.Entries, error) {
+	return api.Entries{Entries: []api.Entry{{List: "block", Action: api.Block, Entry: "192.0.2.7", Manual: true, Reason: "scans"}}}, nil
 }
 
 func (h *hubOf) OpenConsole(_ context.Context, r api.ConsoleRequest) (api.ConsoleOpened, error) {
@@ -332,5 +345,40 @@ func TestFleetLost(t *testing.T) {
 	var l api.FleetLost
 	if code, out, _ = weir(t, "", "fleet", "lost", "--json", "--socket", socket); code != exitProblem || json.Unmarshal([]byte(out), &l) != nil || len(l.Lost) != 1 || l.Lost[0].Added[0] != "192.0.2.1" {
 		t.Errorf("code %d: %s", code, out)
+	}
+}
+
+// What was blocked by commands is shown, imported and removed at the hub.
+func TestFleetEntries(t *testing.T) {
+	h := &hubOf{fleet: api.HubStatus{Lists: []api.FleetList{{Name: "block", Action: api.Block}, {Name: "partners", Action: api.Allow}}}}
+	h.answer = api.FleetChanged{Changed: api.Changed{List: "block", Added: 2, Removed: 2}, Published: true, Nodes: 8, Enforcing: 8}
+	socket := serveHub(t, h)
+	file := filepath.Join(t.TempDir(), "some.txt")
+	if err := os.WriteFile(file, []byte("192.0.2.1\n192.0.2.2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		says string
+		code int
+	}{
+		{[]string{"entries"}, "scans", exitOK},
+		{[]string{"entries", "--json"}, `"entry":"192.0.2.7"`, exitOK},
+		{[]string{"import", "block", file, "--ttl", "1h"}, "blocked in list block: 2\nin effect on 8 of 8 nodes", exitOK},
+		{[]string{"import", "none", file}, `no such list: "none"`, exitFailure},
+		{[]string{"flush", "block"}, "removed from list block: 2\nin effect on 8 of 8 nodes", exitOK},
+		{[]string{"flush", "none"}, "no such list", exitFailure},
+	} {
+		code, out, errs := weir(t, "", append([]string{"fleet", c.args[0], "--socket", socket}, c.args[1:]...)...)
+		if code != c.code || !strings.Contains(out+errs, c.says) {
+			t.Errorf("%q: %d, %s%s", c.args, code, out, errs)
+		}
+	}
+	if h.asked.TTL != 3600 || h.asked.Action != api.Block || !h.asked.Import || !h.asked.Await || len(h.asked.Entries) != 2 {
+		t.Errorf("imported by %+v", h.asked)
+	}
+	h.answer.Enforcing = 7
+	if code, out, _ := weir(t, "", "fleet", "flush", "--socket", socket, "block"); code != exitUnpublished || !strings.Contains(out, "in effect on 7 of 8 nodes") {
+		t.Errorf("%d, %s", code, out)
 	}
 }

@@ -112,7 +112,7 @@ func (d *Daemon) linger(l *ruleset.List, left, read *list.Set) (stay engine.Chan
 			continue
 		}
 		e := journal.Entry{
-			List: l.Name, Allow: l.Action == config.Allow, Key: k, Added: now, Expires: now.Add(time.Duration(l.TTL)), Reason: ruleset.ReasonLeft, UID: api.NoUID,
+			List: l.Name, Allow: l.Action == config.Allow, Key: k, Added: now, Expires: now.Add(time.Duration(l.TTL)), Reason: lists.ReasonLeft, UID: api.NoUID,
 		}
 		keys = append(keys, k)
 		if by, ok := d.journal.Get(l.Name, k); ok && (by.Expires.IsZero() || by.Expires.After(e.Expires)) {

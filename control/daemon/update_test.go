@@ -23,8 +23,8 @@ import (
 	"weir/control/feed"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/control/lists"
 	"weir/control/quantity"
-	"weir/control/ruleset"
 	"weir/filter/key"
 	"weir/filter/verdict"
 	"weir/tests/lab"
@@ -280,7 +280,7 @@ func TestLingeringBesideManual(t *testing.T) {
 			uid    uint32
 		}{
 			ever: {0, "by hand", 7}, longer: {3 * time.Hour, "by hand", 7},
-			shorter: {ttl, ruleset.ReasonLeft, api.NoUID}, none: {ttl, ruleset.ReasonLeft, api.NoUID},
+			shorter: {ttl, lists.ReasonLeft, api.NoUID}, none: {ttl, lists.ReasonLeft, api.NoUID},
 		} {
 			e, ok := d.journal.Get("feed", key.Source(netip.PrefixFrom(netip.MustParseAddr(address), 32)))
 			// The journal has milliseconds.
@@ -458,7 +458,7 @@ func TestLingeringStaysLeftOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	e := journal.Entry{List: "feed", Key: k, Added: now, Expires: now.Add(time.Hour), Reason: ruleset.ReasonLeft, UID: api.NoUID}
+	e := journal.Entry{List: "feed", Key: k, Added: now, Expires: now.Add(time.Hour), Reason: lists.ReasonLeft, UID: api.NoUID}
 	if err := errors.Join(j.Apply([]journal.Change{{Entry: e}}), j.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -580,7 +580,7 @@ func testLingeringUnrecorded(t *testing.T, reload bool) {
 	} else if err := d.loop.doAlone(t.Context(), func() error { return d.catchUpAll(time.Now().Add(time.Hour)) }); err != nil {
 		t.Error(err)
 	}
-	if e, recorded := d.journal.Get("feed", k); !recorded || !ruleset.Lingers(e) || e.Expires.After(time.Now().Add(ttl)) || e.Expires.Before(before.Add(ttl-time.Second)) {
+	if e, recorded := d.journal.Get("feed", k); !recorded || !lists.Lingers(e) || e.Expires.After(time.Now().Add(ttl)) || e.Expires.Before(before.Add(ttl-time.Second)) {
 		t.Errorf("recorded: %v, %+v", recorded, e)
 	}
 	if got := verdictOf(t, d.Daemon, secondSource); got != verdict.Drop {
@@ -653,7 +653,7 @@ func testLingeringAtReload(t *testing.T, more int, unconfirmed bool, activate fu
 			t.Errorf("%s: %v", s, got)
 		}
 	}
-	if e, ok := d.journal.Get("feed", key.Source(netip.PrefixFrom(netip.MustParseAddr(secondSource), 32))); !ok || !ruleset.Lingers(e) {
+	if e, ok := d.journal.Get("feed", key.Source(netip.PrefixFrom(netip.MustParseAddr(secondSource), 32))); !ok || !lists.Lingers(e) {
 		t.Errorf("%+v, %v", e, ok)
 	}
 	if _, err := d.changes.Change(t.Context(), api.Change{Action: api.Block, Entries: []string{cleanSource}, UID: api.NoUID}); err != nil {
@@ -686,7 +686,7 @@ func TestLingeringAtChange(t *testing.T) {
 			t.Errorf("%s: %v", s, got)
 		}
 	}
-	if e, ok := d.journal.Get("feed", key.Source(netip.PrefixFrom(netip.MustParseAddr(secondSource), 32))); !ok || !ruleset.Lingers(e) {
+	if e, ok := d.journal.Get("feed", key.Source(netip.PrefixFrom(netip.MustParseAddr(secondSource), 32))); !ok || !lists.Lingers(e) {
 		t.Errorf("%+v, %v", e, ok)
 	}
 }

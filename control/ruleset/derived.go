@@ -13,6 +13,7 @@ import (
 	"weir/control/engine"
 	"weir/control/explain"
 	"weir/control/list"
+	"weir/control/lists"
 	"weir/filter/key"
 	"weir/filter/ordered"
 )
@@ -92,7 +93,7 @@ func (p *Ruleset) widened(l *List, manual *list.Set) *list.Set {
 	}
 	var left []key.Key
 	for k := range (&list.Set{V6: *manual.IPv6()}).All() {
-		if e, ok := p.Journal.Get(l.Name, k); ok && Lingers(e) {
+		if e, ok := p.Journal.Get(l.Name, k); ok && lists.Lingers(e) {
 			left = append(left, k)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"weir/control/feed"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/control/lists"
 	"weir/control/quantity"
 	"weir/filter/key"
 	"weir/filter/verdict"
@@ -77,7 +78,7 @@ func TestDerivedAfterReload(t *testing.T) {
 	defer j.Close()
 	left := sources("2001:db8:3::1")
 	for k := range left.All() {
-		e := journal.Entry{List: "feed", Key: k, Added: time.Now(), Reason: ReasonLeft, UID: api.NoUID}
+		e := journal.Entry{List: "feed", Key: k, Added: time.Now(), Reason: lists.ReasonLeft, UID: api.NoUID}
 		if err := j.Apply([]journal.Change{{Entry: e}}); err != nil {
 			t.Fatal(err)
 		}

@@ -117,7 +117,7 @@ func (p *Ruleset) LingeringOver(l *List, objections []Objection) (over []key.Key
 		return nil
 	}
 	for _, o := range objections {
-		if e, ok := p.Journal.Get(l.Name, o.Entry); o.List == l.ManualNumber && ok && Lingers(e) && !slices.Contains(over, o.Entry) {
+		if e, ok := p.Journal.Get(l.Name, o.Entry); o.List == l.ManualNumber && ok && lists.Lingers(e) && !slices.Contains(over, o.Entry) {
 			over = append(over, o.Entry)
 		}
 	}

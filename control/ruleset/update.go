@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"weir/control/api"
 	"weir/control/engine"
 	"weir/control/journal"
 	"weir/control/list"
@@ -26,13 +25,6 @@ func (p *Ruleset) Inherit(later *Ruleset) {
 		}
 	}
 }
-
-// ReasonLeft is the reason of an entry that has left a feed, and stays for its
-// list's TTL. It was added by no user.
-const ReasonLeft = "left the feed"
-
-// Lingers reports whether an entry has left a feed, and was added by no user.
-func Lingers(e journal.Entry) bool { return e.UID == api.NoUID && e.Reason == ReasonLeft }
 
 // reverted reports whether the feed has returned to the contents that are active, since later ones could
 // not be.
@@ -198,12 +190,12 @@ func (l *List) Stays() bool { return l.stays.Err != nil }
 
 // Missed returns the changes to the manual entries of lists that the journal has. What has left a
 // feed is active from then on, or was left out for whom it would cut off, so that it is not missed.
-func (p *Ruleset) Missed(lists ...*List) (changes []engine.Change) {
-	for _, l := range lists {
+func (p *Ruleset) Missed(all ...*List) (changes []engine.Change) {
+	for _, l := range all {
 		active := p.Contents(l.ManualNumber)
 		keys := slices.DeleteFunc(manualKeys(p.Journal, &l.List), func(k key.Key) bool {
 			e, ok := p.Journal.Get(l.Name, k)
-			return ok && Lingers(e) && !active.Has(k)
+			return ok && lists.Lingers(e) && !active.Has(k)
 		})
 		if delta := list.SetOf(keys...).Diff(active); delta.Len() > 0 {
 			changes = append(changes, engine.Change{List: l.ManualNumber, Delta: delta})

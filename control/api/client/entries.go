@@ -47,11 +47,20 @@ func (c *Client) Entries(ctx context.Context, asked api.EntriesQuestion) (*api.E
 // Flush asks for all manual entries of a list to be removed. It fails with a [*api.BadRequest]
 // if that must not be.
 func (c *Client) Flush(ctx context.Context, list string, change api.FlushChange) (*api.Changed, error) {
+	return flush[api.Changed](ctx, c, list, change)
+}
+
+// FlushFleet asks a hub for all manual entries of a list to be removed on all nodes.
+func (c *Client) FlushFleet(ctx context.Context, list string) (*api.FleetChanged, error) {
+	return flush[api.FleetChanged](ctx, c, list, api.FlushChange{})
+}
+
+func flush[T any](ctx context.Context, c *Client, list string, change api.FlushChange) (*T, error) {
 	body, err := json.Marshal(change)
 	if err != nil {
 		return nil, err
 	}
-	return Ask[api.Changed](ctx, c, http.MethodPost, strings.Replace(api.FlushPath, "{list}", url.PathEscape(list), 1), body)
+	return Ask[T](ctx, c, http.MethodPost, strings.Replace(api.FlushPath, "{list}", url.PathEscape(list), 1), body)
 }
 
 // Export writes all active entries of a list in a format to w, and returns how many

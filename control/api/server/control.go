@@ -89,7 +89,7 @@ func controlRoutes(c Daemon) []route {
 		{http.MethodPost, api.ExplainPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 			return explainFrames(c, w, q)
 		}},
-	}, versionRoutes(c), entriesRoutes(c), routesOf(c), notifyRoutes(c))
+	}, versionRoutes(c), entriesRoutes(c, c.Flush), routesOf(c), notifyRoutes(c))
 }
 
 // versionRoutes show the versions of lists, and return to former ones.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"math"
@@ -50,10 +51,7 @@ func readEntries(query url.Values) (asked api.EntriesQuestion, err error) {
 }
 
 // entriesRoutes show the entries of lists, and remove manual ones.
-func entriesRoutes(d interface {
-	Changer
-	EntriesReader
-}) []route {
+func entriesRoutes[T any](d EntriesReader, flush func(context.Context, string, api.FlushChange) (T, error)) []route {
 	return []route{
 		{http.MethodGet, api.EntriesPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			asked, err := readEntries(q.URL.Query())
@@ -75,7 +73,7 @@ func entriesRoutes(d interface {
 			if err := c.Check(); err != nil {
 				return nil, err
 			}
-			return d.Flush(q.Context(), q.PathValue("list"), c)
+			return flush(q.Context(), q.PathValue("list"), c)
 		}},
 		{http.MethodGet, api.ExportPath, func(_ http.ResponseWriter, q *http.Request) (any, error) {
 			format := q.URL.Query().Get(api.FormatParameter)

@@ -15,10 +15,13 @@ type Hub interface {
 	Auditor
 	Refresher
 	Versioner
+	EntriesReader
 	// Fleet returns the state of the hub, and the reports of its nodes.
 	Fleet(context.Context) (api.HubStatus, error)
 	// Change adds or removes entries on all nodes, as [Changer] does on one.
 	Change(context.Context, api.Change) (api.FleetChanged, error)
+	// Flush removes all manual entries of a list on all nodes.
+	Flush(ctx context.Context, list string, c api.FlushChange) (api.FleetChanged, error)
 	// Roll changes the course of rollouts.
 	Roll(context.Context, api.FleetRoll) (api.FleetRolled, error)
 	// Enforce ends the trial of a list on all nodes, or begins one.
@@ -68,5 +71,5 @@ func hubRoutes(h Hub) []route {
 		l.Lost = list(l.Lost)
 		return l, err
 	}}
-	return slices.Concat(changeRoutes(h.Change), refreshRoutes(h.Refresh), versionRoutes(h), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), enforceRoute(h.Enforce), auditRoute(h), reload, floods, takeOver, lost, status})
+	return slices.Concat(changeRoutes(h.Change), entriesRoutes(h, h.Flush), refreshRoutes(h.Refresh), versionRoutes(h), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), enforceRoute(h.Enforce), auditRoute(h), reload, floods, takeOver, lost, status})
 }

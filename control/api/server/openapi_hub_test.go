@@ -39,6 +39,21 @@ func (hubStub) Change(context.Context, api.Change) (api.FleetChanged, error) {
 	return api.FleetChanged{}, nil
 }
 
+func (hubStub) Flush(context.Context, string, api.FlushChange) (api.FleetChanged, error) {
+	return api.FleetChanged{}, nil
+}
+
+func (h hubStub) Entries(context.Context, api.EntriesQuestion) (e api.Entries, err error) {
+	if h.whole {
+		e.Entries = []api.Entry{{Action: api.Block}}
+	}
+	return e, nil
+}
+
+func (hubStub) Export(context.Context, string, string) (api.Export, error) {
+	return api.Export{Text: text{10, nil}}, nil
+}
+
 func (h hubStub) Versions(context.Context, string, ...string) (v api.ListVersions, err error) {
 	if h.whole {
 		v.Sources = []api.SourceVersions{{Versions: []api.FeedVersion{{}}}}
@@ -199,10 +214,16 @@ func TestHubIsAsDocumented(t *testing.T) {
 			case r.method == "DELETE":
 				body = `{"action": "block", "entries": ["192.0.2.1"]}`
 			}
+			if r.path == api.FlushPath {
+				body = "{}"
+			}
 			w := httptest.NewRecorder()
 			HubHandler(h).ServeHTTP(w, httptest.NewRequest(r.method, path, strings.NewReader(body)))
 			if w.Code != 200 {
 				t.Fatalf("%s: %d %s", r.path, w.Code, w.Body)
+			}
+			if r.path == api.ExportPath {
+				continue // text
 			}
 			schema, err := compiler.Compile("file:///hub.yaml#/paths/" + strings.ReplaceAll(r.path, "/", "~1") + "/" + strings.ToLower(r.method) + "/responses/200/content/application~1json/schema")
 			if err != nil {

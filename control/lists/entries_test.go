@@ -1,4 +1,4 @@
-package ruleset
+package lists
 
 import (
 	"fmt"
@@ -55,7 +55,7 @@ func TestFirstEntries(t *testing.T) {
 	}
 	slices.SortFunc(keys, key.Key.Compare)
 	keys = slices.Compact(keys)
-	contents := manualList{journal: j, name: "manual", action: api.Block, contents: list.SetOf(keys...)}
+	contents := Shown{Journal: j, Name: "manual", Action: api.Block, Contents: list.SetOf(keys...)}
 	for _, c := range []struct {
 		asked api.EntriesQuestion
 		want  func(journal.Entry) bool
