@@ -28,7 +28,8 @@ type probes struct {
 	mu       sync.Mutex
 	sent     int           // of the second source
 	arrived  []time.Time   // by number, of the first source: zero where it did not, or not yet
-	when     []time.Time   // it was sent
+	when     []time.Time   // it was about to be sent
+	gone     []time.Time   // it had been sent: zero where it has not yet
 	ports    []uint16      // of those that are sent now
 	of       []uint16      // the port, by number
 	received atomic.Uint64 // of the second source
@@ -38,7 +39,7 @@ type probes struct {
 
 const (
 	probeStep  = 2 * time.Millisecond
-	probeDelay = 100 * time.Millisecond // of a packet on a busy machine, at most, from the time noted on
+	probeDelay = 100 * time.Millisecond // of a packet on a busy machine, at most, once it has been sent
 )
 
 func startProbes(t *testing.T, l *lab.Lab, held, allowed netip.Addr) *probes {
@@ -54,10 +55,12 @@ func startProbes(t *testing.T, l *lab.Lab, held, allowed netip.Addr) *probes {
 		for ; !p.done.Load(); time.Sleep(probeStep) {
 			p.mu.Lock()
 			var frames [][]byte
+			first := len(p.when)
 			if p.sent-int(p.received.Load()) < steadyUnderWay {
 				for _, port := range p.ports {
 					frames = append(frames, frame(held, patternKind, port, len(p.when)), frame(allowed, cleanKind, port, p.sent))
 					p.when, p.arrived, p.of = append(p.when, time.Now()), append(p.arrived, time.Time{}), append(p.of, port)
+					p.gone = append(p.gone, time.Time{})
 					p.sent++
 				}
 			}
@@ -68,6 +71,11 @@ func startProbes(t *testing.T, l *lab.Lab, held, allowed netip.Addr) *probes {
 					return
 				}
 			}
+			p.mu.Lock()
+			for n := range p.gone[first:] {
+				p.gone[first+n] = time.Now()
+			}
+			p.mu.Unlock()
 		}
 	})
 	p.wg.Go(func() {
@@ -111,7 +119,7 @@ func (p *probes) passed(port uint16, from, until time.Time) (sent, came int, las
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for n, at := range p.when {
-		if p.of[n] != port || at.Before(from) || !at.Before(until) {
+		if p.of[n] != port || at.Before(from) || p.gone[n].IsZero() || !p.gone[n].Before(until) {
 			continue
 		}
 		sent++
