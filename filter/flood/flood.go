@@ -376,6 +376,9 @@ func above(others []*second, s *second, of int) (mean float64, is bool) {
 	if of > 0 {
 		factor = 1 // what is rarer varies more
 	}
+	if n := len(others); n < MinQuiet { // how far it varies is not known yet
+		factor *= MinQuiet / float64(n)
+	}
 	return mean, s.rates[of]-mean > max(least, factor*mean, 4*deviation)
 }
 

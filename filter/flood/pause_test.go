@@ -110,6 +110,23 @@ func TestEarlyBegin(t *testing.T) {
 	}
 }
 
+// TestFewSeconds has users come in a burst when few seconds are known. These say little about how far
+// rates vary: the burst is usual.
+func TestFewSeconds(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 8))
+	d := new(Detector)
+	for i, n := range []int{540, 520, 560, 784, 540, 560, 540, 520, 540, 560} {
+		s := usual(r, n)
+		if f := d.Second(s, uint64(len(s))); f != nil {
+			t.Errorf("second %d: %+v", i, f)
+		}
+	}
+	x := stretch{1, 540, 6000, 1}
+	if f := d.Second(x.of(r)); f == nil || len(f.Rules) == 0 || f.Proposed {
+		t.Errorf("a flood: %+v", f)
+	}
+}
+
 // TestEnd ends a flood without a rule, with a part of a second: that is not usual.
 func TestEnd(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 8))
