@@ -250,6 +250,10 @@ func TestFleetFlood(t *testing.T) {
 	if code, _, log = weir(t, "", "fleet", "flood", "--socket", socket, "--ttl", "1h"); code != exitUsage {
 		t.Errorf("%d, %s", code, log)
 	}
+	n.floods.Rules = append(n.floods.Rules, api.FleetFloodRule{FloodRule: api.FloodRule{Pattern: "tcp flags S", Addresses: []string{"192.0.2.1"}}, Nodes: []string{"edge-1"}})
+	if code, _, log = weir(t, "", "fleet", "flood", "--socket", socket, "--apply", "2", "--label", "canary"); code != exitUsage || !strings.Contains(log, "of tcp flags S addresses are blocked, on all nodes") || h.asked.Entries != nil {
+		t.Errorf("addresses of a part of the nodes: %d, %s", code, log)
+	}
 	if _, _, _ = weir(t, "", "fleet", "flood", "--socket", socket, "--end", "all"); !asked.Off || len(asked.Patterns) > 0 {
 		t.Errorf("%+v", asked)
 	}

@@ -117,9 +117,12 @@ func applyToFleet(c *cobra.Command, of *client.Client, f *api.FleetFloods, text 
 		return nil, err
 	}
 	for _, r := range rules {
-		if len(r.Addresses) == 0 {
+		switch {
+		case len(r.Addresses) == 0:
 			change.Patterns = append(change.Patterns, r.Pattern)
 			continue
+		case len(change.Labels) > 0: // entries go to all nodes
+			return nil, usageError{fmt.Errorf("--label: of %s addresses are blocked, on all nodes: name other rules, or leave out --label", r.Pattern)}
 		}
 		blocked, err := of.ChangeFleet(c.Context(), api.Change{Action: api.Block, Entries: r.Addresses, TTL: change.For, Reason: fleetFloodReason, Await: true})
 		if err != nil {
