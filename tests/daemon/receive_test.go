@@ -162,10 +162,10 @@ func testReceive(t *testing.T, start func(*testing.T, *host, lab.Host) router, w
 	t.Logf("gone %v after weir receive was killed", time.Since(ended))
 	receive()
 	until("weir receive has begun again", true)
-	text, err := os.ReadFile(h.path("receive.json"))
-	if err != nil || !strings.Contains(string(text), `"session":true`) || !strings.Contains(string(text), want[0]) {
-		t.Errorf("the state file: %v\n%s", err, text)
-	}
+	wait.For(t, "the state file", func() bool { // which follows the daemon
+		text, _ := os.ReadFile(h.path("receive.json"))
+		return strings.Contains(string(text), `"session":true`) && strings.Contains(string(text), want[0])
+	})
 }
 
 func startExaBGP(t *testing.T, h *host, at lab.Host) router {
