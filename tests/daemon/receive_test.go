@@ -22,12 +22,12 @@ type router struct {
 	announce, withdraw func() // its blackholes and rules
 }
 
-const receiveHold = 6 * time.Second
+const receiveHold = 12 * time.Second // half of it is how long a busy machine may pause
 
 // Packets to what ExaBGP, BIRD and FRR announce are dropped, until they withdraw it. What a session that
 // ends has left stays for the hold time, as does what weir receive leaves when it is killed.
 func TestReceive(t *testing.T) {
-	long.Only(t, "takes a minute")
+	long.Only(t, "takes two minutes")
 	for _, of := range []struct {
 		name  string
 		flow  bool // it announces FlowSpec
