@@ -27,8 +27,8 @@ func newFleetFlood() *cobra.Command {
 		Use:   "flood",
 		Short: "Show the floods that nodes see, beside each other, and drop them",
 		Long: `Asks the nodes of a fleet what weir flood shows on each. A rule that several
-nodes have found is one line: its packets are those of all of these nodes, and
-"would hit" is of the node where it would hit most.
+nodes have found is one line: their packets are added up, and "would hit" is of
+the node where it would hit most.
 
 --apply publishes rules to all nodes, or those with a label. Each node refuses
 what weir limit would refuse there, tries it as weir limit --trial, and ends it

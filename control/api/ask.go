@@ -65,7 +65,7 @@ type FleetFloods struct {
 	Patterns []FleetPattern `json:"patterns"` // that the hub has published, and that are not over
 }
 
-// NodeFloods is what a node knows of floods.
+// NodeFloods has the floods that a node sees.
 type NodeFloods struct {
 	Node    string  `json:"node"`
 	Problem string  `json:"problem,omitempty"` // why there is no answer

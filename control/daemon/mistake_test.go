@@ -128,7 +128,7 @@ func TestCountedRateUnderAttack(t *testing.T) {
 	attack("drift to the listed", nil, w.Listed)
 }
 
-// A rateCheck counts what arrives of what is sent, beside what a daemon shows.
+// A rateCheck counts the packets that arrive, beside the rate that a daemon shows.
 type rateCheck struct {
 	t       *testing.T
 	lab     *lab.Lab

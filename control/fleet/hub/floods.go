@@ -84,7 +84,7 @@ func merged(of *api.FleetFloodRule, r api.FloodRule, node string) {
 	of.Addresses = slices.Compact(of.Addresses)
 }
 
-// worse returns the larger share of what is usual. One of which nothing is known is smaller than all.
+// worse returns the larger share of the usual traffic. An unknown one is smaller than all.
 func worse(a, b api.FloodShare) api.FloodShare {
 	if a.Of == 0 || b.Of > 0 && b.High > a.High {
 		return b
