@@ -96,7 +96,7 @@ is left. --rehearse has nodes count what the rules match, and drops nothing.` + 
 	}.complete(c)
 }
 
-// fleetFloodReason is the reason of what --apply drops.
+// fleetFloodReason is the reason of entries and patterns that --apply adds.
 const fleetFloodReason = "weir fleet flood --apply"
 
 func changeFleetFloods(c *cobra.Command, of *client.Client, change api.FleetFloodsChange) (*api.FleetFloodsChanged, error) {

@@ -71,11 +71,11 @@ type NodeFloods struct {
 	Problem string  `json:"problem,omitempty"` // why there is no answer
 	Floods  *Floods `json:"floods,omitempty"`  // without those that are over; nil: there is no answer
 
-	// Patterns are those of the hub that are for the node.
+	// Patterns are the ones that the hub has for the node.
 	Patterns []NodePattern `json:"patterns,omitempty"`
 }
 
-// NodePattern is what becomes of a pattern of the hub at a node.
+// NodePattern says what a node does with a pattern of the hub.
 type NodePattern struct {
 	Node    string          `json:"node"`
 	ID      string          `json:"id"` // of the hub's decision

@@ -123,14 +123,16 @@ func (u *Rule) check() error {
 	return nil
 }
 
-// leastBits are the shortest prefixes of sources that a pattern may have.
+// leastBits are the shortest prefixes of sources that a pattern may have, and of destinations that it
+// may have without a protocol.
 const leastBits = 8
 
 // Narrow returns why a rule is too wide to drop what it matches: it must name a protocol or a
 // destination, and more than a range of source ports, or a prefix of sources shorter than /8.
 func (u *Rule) Narrow() error {
-	if u.has(Protocol) == nil && u.has(DestinationPrefix) == nil {
-		return errors.New("a pattern names a protocol or a destination")
+	protocol, to := u.has(Protocol), u.has(DestinationPrefix)
+	if (protocol == nil || protocol.Lo == 0 && protocol.Hi == 255) && (to == nil || to.Prefix.Bits() < leastBits) {
+		return fmt.Errorf("a pattern names a protocol, or a destination of /%d or longer", leastBits)
 	}
 	if c := u.has(SourcePrefix); c != nil && c.Prefix.Bits() < leastBits {
 		return fmt.Errorf("src %v is too wide: want /%d or longer", c.Prefix, leastBits)

@@ -102,11 +102,15 @@ func TestRulesAreRead(t *testing.T) {
 
 func TestNarrow(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                            "a protocol or a destination",
-		"length 100":                  "a protocol or a destination",
-		"src 192.0.2.0/24":            "a protocol or a destination",
+		"":                            "a protocol, or a destination",
+		"length 100":                  "a protocol, or a destination",
+		"src 192.0.2.0/24":            "a protocol, or a destination",
 		"udp src 64.0.0.0/7":          "too wide",
 		"udp sport 1000-2000":         "one more condition",
+		"dst 0.0.0.0/0":               "a protocol, or a destination",
+		"dst ::/0 ttl 3":              "a protocol, or a destination",
+		"protocol 0-255 ttl 3":        "a protocol, or a destination",
+		"udp dst 0.0.0.0/0":           "",
 		"udp sport 53":                "",
 		"udp sport 1000-2000 ttl 60":  "",
 		"dst 203.0.113.2":             "",

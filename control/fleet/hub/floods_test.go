@@ -105,7 +105,7 @@ func TestPatterns(t *testing.T) {
 		return live, ended
 	}
 	port := func(n int) string { return fmt.Sprintf("udp sport %d", n) }
-	change(api.FleetFloodsChange{Patterns: []string{"ttl 3"}, For: 60}, "names a protocol or a destination")
+	change(api.FleetFloodsChange{Patterns: []string{"ttl 3"}, For: 60}, "names a protocol, or a destination")
 	change(api.FleetFloodsChange{Patterns: []string{"users"}, For: 60}, "no field")
 	change(api.FleetFloodsChange{Patterns: []string{port(1)}, Off: true}, "no such pattern")
 	change(api.FleetFloodsChange{Patterns: []string{port(1)}, For: 3600}, "")
