@@ -52,6 +52,7 @@ multicast add S --iface lo 232.1.1.1 1 1 1
 notify test                      1 1 1
 plan fpr --n 1000 --m 9600       0 0 0
 police S none0 --off             0 0 1
+receive S                        2 2 2
 refresh S feed                   0 0 1
 reload S                         0 0 1
 replay -c CONFIG CAPTURE         1 1 1
