@@ -225,6 +225,9 @@ func printFleetSummary(out io.Writer, f *api.HubStatus) {
 	if r := f.Reload; r != nil && r.Error == "" { // else it is among the problems
 		add("hub.yaml: reloaded %v ago", f.Time.Sub(r.Time).Round(time.Second))
 	}
+	if f.Patterns > 0 {
+		add("%s published against floods: weir fleet flood says what nodes do with them", plural(f.Patterns, "pattern", "patterns"))
+	}
 	entries, manual := 0, 0
 	var differ []string
 	for _, l := range f.Lists {

@@ -287,6 +287,10 @@ func TestFleetStatusOfMany(t *testing.T) {
 			t.Errorf("%q: %d, %d lines:\n%.500s%s", c.args, code, strings.Count(out, "\n"), out, log)
 		}
 	}
+	h.fleet.Patterns = 2
+	if _, out, _ := weir(t, "", "fleet", "status", "--socket", socket); strings.Count(out, "\n") != 10 || !strings.Contains(out, "\n2 patterns published against floods: weir fleet flood says what nodes do with them\n") {
+		t.Errorf("with patterns:\n%s", out)
+	}
 	var got api.HubStatus
 	if code, out, _ := weir(t, "", "fleet", "status", "--json", "--label", "canary", "--list", "list-7", "--socket", socket); code != exitUnfiltered || json.Unmarshal([]byte(out), &got) != nil || len(got.Nodes) != 5 || len(got.Lists) != 1 {
 		t.Errorf("%d: %d nodes, %d lists", code, len(got.Nodes), len(got.Lists))

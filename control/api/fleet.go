@@ -70,6 +70,7 @@ type HubStatus struct {
 	Lists     []FleetList `json:"lists"`
 	Nodes     []FleetNode `json:"nodes"`
 	Ignored   uint64      `json:"ignored_reports"` // of nodes: too many, or none that the hub understands
+	Patterns  int         `json:"patterns"`        // published by weir fleet flood, and neither over nor ended: it says what nodes do with them
 
 	Reload *FleetReload `json:"reload,omitempty"` // the last one; nil: none since the start
 }

@@ -91,18 +91,16 @@ func TestPatterns(t *testing.T) {
 	published := func() (live, ended int) {
 		t.Helper()
 		if err := f.hub.Do(t.Context(), func() error {
-			for _, w := range f.hub.patterns.current(time.Now()) {
-				if w.Off {
-					ended++
-				} else {
-					live++
-				}
-			}
+			ended = len(f.hub.patterns.current(time.Now()))
 			return nil
 		}); err != nil {
 			t.Fatal(err)
 		}
-		return live, ended
+		s, err := f.hub.Fleet(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Patterns, ended - s.Patterns
 	}
 	port := func(n int) string { return fmt.Sprintf("udp sport %d", n) }
 	change(api.FleetFloodsChange{Patterns: []string{"ttl 3"}, For: 60}, "names a protocol, or a destination")

@@ -84,17 +84,21 @@ func (p *patterns) change(c api.FleetFloodsChange, now time.Time) (ids []string,
 		}
 		next, ids = append(next, w), append(ids, w.ID)
 	}
-	live := 0
-	for _, w := range next {
-		if !w.Off {
-			live++
-		}
-	}
-	if live > api.MaxFleetPatterns || len(next) > wire.MaxPatterns {
+	if n := live(next); n > api.MaxFleetPatterns || len(next) > wire.MaxPatterns {
 		return nil, fmt.Errorf("%d patterns, and %d that have ended early and whose time is not over: there can be %d, and %d in all",
-			live, len(next)-live, api.MaxFleetPatterns, wire.MaxPatterns)
+			n, len(next)-n, api.MaxFleetPatterns, wire.MaxPatterns)
 	}
 	return ids, p.save(next)
+}
+
+// live returns how many patterns have not ended early.
+func live(all []wire.Pattern) (n int) {
+	for _, w := range all {
+		if !w.Off {
+			n++
+		}
+	}
+	return n
 }
 
 // save makes patterns durable, then current.

@@ -35,6 +35,7 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 	f.Problems = append(f.Problems, covering...)
 	var wanted []wire.ListState
 	if err := h.Do(ctx, func() error {
+		f.Patterns = live(h.patterns.current(f.Time))
 		for _, l := range h.lists.all {
 			wanted = append(wanted, l.wanted(l.history.Place()))
 			one := api.FleetList{
