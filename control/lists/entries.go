@@ -19,8 +19,8 @@ import (
 	"weir/filter/ordered"
 )
 
-// A Shown has a list's manual entries at some moment.
-type Shown struct {
+// ManualEntries has a list's manual entries at some moment.
+type ManualEntries struct {
 	Journal      *journal.Journal
 	Name, Action string
 	Contents     *list.Set
@@ -74,12 +74,12 @@ func parsePageCursor(text string) (c pageCursor, err error) {
 }
 
 // Page returns the manual entries of lists that are asked for, after a position.
-func Page(ctx context.Context, all []Shown, asked api.EntriesQuestion) (page api.Entries, err error) {
+func Page(ctx context.Context, all []ManualEntries, asked api.EntriesQuestion) (page api.Entries, err error) {
 	at, err := parsePageCursor(asked.After)
 	if err != nil {
 		return page, err
 	}
-	ordered.By(all, func(a, b Shown) int { return strings.Compare(a.Name, b.Name) })
+	ordered.By(all, func(a, b ManualEntries) int { return strings.Compare(a.Name, b.Name) })
 	users := make(map[uint32]string)
 	now := time.Now()
 	for _, l := range all {
@@ -107,7 +107,7 @@ func Page(ctx context.Context, all []Shown, asked api.EntriesQuestion) (page api
 }
 
 // first returns the first entries of the list after a key, n at most.
-func (l *Shown) first(ctx context.Context, after *key.Key, asked api.EntriesQuestion, now time.Time, n int) []shownEntry {
+func (l *ManualEntries) first(ctx context.Context, after *key.Key, asked api.EntriesQuestion, now time.Time, n int) []shownEntry {
 	var first []shownEntry
 	byKey := func(a, b shownEntry) int { return a.Key.Compare(b.Key) }
 	shorten := func() {
@@ -158,7 +158,7 @@ func (l *Shown) first(ctx context.Context, after *key.Key, asked api.EntriesQues
 	return first
 }
 
-func entryOf(l Shown, e shownEntry, users map[uint32]string) api.Entry {
+func entryOf(l ManualEntries, e shownEntry, users map[uint32]string) api.Entry {
 	out := api.Entry{
 		List: l.Name, Action: l.Action, Entry: e.Key.String(), Manual: e.origin == "" && !Lingers(e.Entry), Added: e.Added, Reason: e.Reason, Origin: e.origin,
 	}

@@ -55,7 +55,7 @@ func TestFirstEntries(t *testing.T) {
 	}
 	slices.SortFunc(keys, key.Key.Compare)
 	keys = slices.Compact(keys)
-	contents := Shown{Journal: j, Name: "manual", Action: api.Block, Contents: list.SetOf(keys...)}
+	contents := ManualEntries{Journal: j, Name: "manual", Action: api.Block, Contents: list.SetOf(keys...)}
 	for _, c := range []struct {
 		asked api.EntriesQuestion
 		want  func(journal.Entry) bool

@@ -21,7 +21,7 @@ func NewPages(host Host) *Pages { return &Pages{host} }
 // Entries implements [server.EntriesReader]. The loop only lends its sets, which are
 // immutable: however many entries there are, filtering goes on.
 func (r *Pages) Entries(ctx context.Context, asked api.EntriesQuestion) (api.Entries, error) {
-	var all []lists.Shown
+	var all []lists.ManualEntries
 	if err := r.host.Lend(ctx, func(a Active) error {
 		if asked.List != "" {
 			if _, err := a.ByName.Find(asked.List); err != nil {
@@ -30,7 +30,7 @@ func (r *Pages) Entries(ctx context.Context, asked api.EntriesQuestion) (api.Ent
 		}
 		for _, l := range a.Lists {
 			if asked.List == "" || asked.List == l.Name {
-				s := lists.Shown{Journal: a.Journal, Name: l.Name, Action: string(l.Action), Contents: a.Contents(l.ManualNumber)}
+				s := lists.ManualEntries{Journal: a.Journal, Name: l.Name, Action: string(l.Action), Contents: a.Contents(l.ManualNumber)}
 				if l.FromFeed != nil && l.Format.Kind == feed.CrowdSec {
 					s.Decisions, s.Active, s.Rule = l.FromFeed, a.Contents(l.SourceNumber), l.EngineList()
 				}

@@ -11,7 +11,7 @@ import (
 
 // Entries implements [server.EntriesReader]: the manual entries of the hub's lists.
 func (h *Hub) Entries(ctx context.Context, asked api.EntriesQuestion) (api.Entries, error) {
-	var all []lists.Shown
+	var all []lists.ManualEntries
 	if err := h.Do(ctx, func() error {
 		if asked.List != "" {
 			if _, err := h.lists.byName.Find(asked.List); err != nil {
@@ -20,7 +20,7 @@ func (h *Hub) Entries(ctx context.Context, asked api.EntriesQuestion) (api.Entri
 		}
 		for _, l := range h.lists.all {
 			if asked.List == "" || asked.List == l.Name {
-				all = append(all, lists.Shown{Journal: h.journal, Name: l.Name, Action: string(l.Action)})
+				all = append(all, lists.ManualEntries{Journal: h.journal, Name: l.Name, Action: string(l.Action)})
 			}
 		}
 		return nil
@@ -34,7 +34,7 @@ func (h *Hub) Entries(ctx context.Context, asked api.EntriesQuestion) (api.Entri
 }
 
 // manualKeys returns the manual entries of a list.
-func manualKeys(l *lists.Shown) *list.Set {
+func manualKeys(l *lists.ManualEntries) *list.Set {
 	var all list.Entries
 	for e := range lists.Manual(l.Journal, l.Name, l.Action == string(config.Allow)) {
 		all.Add(e.Key)
@@ -60,7 +60,7 @@ func (h *Hub) Export(ctx context.Context, name, format string) (api.Export, erro
 
 // Flush removes all manual entries of a list on all nodes, as Change does.
 func (h *Hub) Flush(ctx context.Context, name string, _ api.FlushChange) (changed api.FleetChanged, err error) {
-	l := lists.Shown{Journal: h.journal, Name: name}
+	l := lists.ManualEntries{Journal: h.journal, Name: name}
 	if err := h.Do(ctx, func() error {
 		of, err := h.lists.byName.Find(name)
 		if err == nil {
