@@ -30,7 +30,7 @@ type ManualEntries struct {
 	Decisions *feed.Feed
 	Active    *list.Set
 	Rule      interface {
-		Keys(netip.Prefix) []key.Key // of which one of these entries consists
+		Keys(netip.Prefix) []key.Key // of a decision, by the sides that the list has
 	}
 }
 
