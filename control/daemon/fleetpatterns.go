@@ -67,7 +67,7 @@ func (p *policing) TakePatterns(ctx context.Context, all []wire.Pattern, hub tim
 	})
 }
 
-// byFleet is who sets what the hub of a fleet has published.
+// byFleet names the hub of a fleet as the one who has set a limit.
 const byFleet = "the fleet's hub"
 
 // takePattern follows what the hub says of a pattern, for the time that is left of it.

@@ -14,6 +14,7 @@ import (
 	"weir/control/api"
 	"weir/control/journal"
 	"weir/control/list"
+	"weir/filter/key"
 )
 
 // ByName has lists by name.
@@ -38,6 +39,14 @@ func Manual(j *journal.Journal, name string, allow bool) iter.Seq[journal.Entry]
 			}
 		}
 	}
+}
+
+// ManualKeys returns the keys of the manual entries of a list.
+func ManualKeys(j *journal.Journal, name string, allow bool) (all []key.Key) {
+	for e := range Manual(j, name, allow) {
+		all = append(all, e.Key)
+	}
+	return all
 }
 
 // private are the networks that have no place in the Internet: those of RFC 1918, the

@@ -438,7 +438,7 @@ func (p *Ruleset) addLists(feeds map[string]*feed.Feed, of Shared, last *Ruleset
 			m.SourceNumber = p.add(m, "", contents)
 			suffix = api.ManualSuffix
 		}
-		entries := list.SetOf(manualKeys(p.Journal, &l)...)
+		entries := list.SetOf(lists.ManualKeys(p.Journal, l.Name, l.Action == config.Allow)...)
 		if old := last.List(l.Name); old != nil { // the same set says that nothing has changed
 			if before := last.Contents(old.ManualNumber); entries.Diff(before).Len() == 0 {
 				entries = before
@@ -598,14 +598,6 @@ func (p *Ruleset) add(m *List, suffix string, contents *list.Set) uint16 {
 
 // Contents returns the active contents of a list of the engine.
 func (p *Ruleset) Contents(number uint16) *list.Set { return p.Rules[number-1].Contents }
-
-// manualKeys returns the manual entries of a list.
-func manualKeys(j *journal.Journal, l *config.List) (all []key.Key) {
-	for e := range lists.Manual(j, l.Name, l.Action == config.Allow) {
-		all = append(all, e.Key)
-	}
-	return all
-}
 
 // Learns reports whether weights are learned. In exact mode a table confirms what the
 // cascade passes, so that there is nothing to win.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"weir/control/config"
 	"weir/control/engine"
 	"weir/control/journal"
 	"weir/control/list"
@@ -193,7 +194,7 @@ func (l *List) Stays() bool { return l.stays.Err != nil }
 func (p *Ruleset) Missed(all ...*List) (changes []engine.Change) {
 	for _, l := range all {
 		active := p.Contents(l.ManualNumber)
-		keys := slices.DeleteFunc(manualKeys(p.Journal, &l.List), func(k key.Key) bool {
+		keys := slices.DeleteFunc(lists.ManualKeys(p.Journal, l.Name, l.Action == config.Allow), func(k key.Key) bool {
 			e, ok := p.Journal.Get(l.Name, k)
 			return ok && lists.Lingers(e) && !active.Has(k)
 		})

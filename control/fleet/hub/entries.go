@@ -27,19 +27,11 @@ func (h *Hub) Entries(ctx context.Context, asked api.EntriesQuestion) (api.Entri
 	}); err != nil {
 		return api.Entries{}, err
 	}
-	for i := range all {
-		all[i].Contents = manualKeys(&all[i])
+	for i := range all { // the journal is read beside the loop: there may be many
+		l := &all[i]
+		l.Contents = list.SetOf(lists.ManualKeys(h.journal, l.Name, l.Action == string(config.Allow))...)
 	}
 	return lists.Page(ctx, all, asked)
-}
-
-// manualKeys returns the manual entries of a list.
-func manualKeys(l *lists.ManualEntries) *list.Set {
-	var all list.Entries
-	for e := range lists.Manual(l.Journal, l.Name, l.Action == string(config.Allow)) {
-		all.Add(e.Key)
-	}
-	return all.Set()
 }
 
 // Export implements [server.EntriesReader]: all entries of a list's last version.
@@ -60,18 +52,17 @@ func (h *Hub) Export(ctx context.Context, name, format string) (api.Export, erro
 
 // Flush removes all manual entries of a list on all nodes, as Change does.
 func (h *Hub) Flush(ctx context.Context, name string, _ api.FlushChange) (changed api.FleetChanged, err error) {
-	l := lists.ManualEntries{Journal: h.journal, Name: name}
+	c := api.Change{List: name, Remove: true, Await: true}
 	if err := h.Do(ctx, func() error {
 		of, err := h.lists.byName.Find(name)
 		if err == nil {
-			l.Action = string(of.Action)
+			c.Action = string(of.Action)
 		}
 		return err
 	}); err != nil {
 		return changed, err
 	}
-	c := api.Change{List: name, Action: l.Action, Remove: true, Await: true}
-	for k := range manualKeys(&l).All() {
+	for _, k := range lists.ManualKeys(h.journal, name, c.Action == api.Allow) {
 		c.Entries = append(c.Entries, k.String())
 	}
 	if len(c.Entries) == 0 {

@@ -19,7 +19,7 @@ import (
 	"weir/filter/flood"
 )
 
-// patterns has what commands have nodes drop, until it is over. It belongs to [Hub.Run].
+// patterns keeps the patterns that commands have published, until they are over. It belongs to [Hub.Run].
 type patterns struct {
 	all   []wire.Pattern // with steady times; replaced, not changed
 	path  string
