@@ -109,7 +109,7 @@ func (f *fleet) run(args ...string) []byte {
 func (f *fleet) hub() (kill func()) {
 	f.t.Helper()
 	kill = started(f.t, "run", "--config", f.path("hub.yaml"))
-	f.eventually(func() error {
+	wait.Until(f.t, func() error {
 		s, err := f.client.Fleet(f.t.Context())
 		if err == nil && s.Catalog == nil {
 			err = fmt.Errorf("nothing published yet: %q", s.Problems)
@@ -180,13 +180,13 @@ func (sink) Answer(context.Context, string, []byte) (any, error) {
 // have waits until nodes have exactly some entries to block.
 func (f *fleet) have(entries []string, nodes ...*node.Node) {
 	f.t.Helper()
-	f.eventually(func() error { return have(entries, len(entries), nodes) })
+	wait.Until(f.t, func() error { return have(entries, len(entries), nodes) })
 }
 
 // agree waits until nodes have as many entries to block as the hub, these among them, and returns all.
 func (f *fleet) agree(entries []string, nodes ...*node.Node) (all []string) {
 	f.t.Helper()
-	f.eventually(func() error {
+	wait.Until(f.t, func() error {
 		s, err := f.client.Fleet(f.t.Context())
 		if err != nil {
 			return err
@@ -236,17 +236,6 @@ func blocked(n *node.Node) *list.Set {
 	return list.Union()
 }
 
-func (f *fleet) eventually(condition func() error) {
-	f.t.Helper()
-	var err error
-	for end := wait.Deadline(); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if err = condition(); err == nil {
-			return
-		}
-	}
-	f.t.Fatal(err)
-}
-
 // TestSite has nodes of a site follow the hub through the site's server, and go on and
 // start without the hub.
 func TestSite(t *testing.T) {
@@ -271,7 +260,7 @@ func TestSite(t *testing.T) {
 	f.block("192.0.2.2")
 	f.have(entries, a, direct)
 	t.Logf("live: %v", time.Since(began))
-	f.eventually(func() error { // reports arrive through the site
+	wait.Until(t, func() error { // reports arrive through the site
 		s, err := f.client.Fleet(t.Context())
 		if err != nil {
 			return err
@@ -319,7 +308,7 @@ func TestSite(t *testing.T) {
 
 	// A node that is revoked is cut off at the site.
 	f.run("revoke", "b")
-	f.eventually(func() error {
+	wait.Until(t, func() error {
 		if b.Age().Connected {
 			return fmt.Errorf("a revoked node is connected")
 		}
@@ -342,7 +331,7 @@ func TestSite(t *testing.T) {
 	entries = append(entries, "192.0.2.4")
 	f.block("192.0.2.4")
 	f.have(entries, a, c, direct) // which may be live
-	f.eventually(func() error {
+	wait.Until(t, func() error {
 		d := f.node(fmt.Sprintf("d%d", time.Now().UnixNano()), "--site", "paris")
 		defer f.run("revoke", d.Name())
 		for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
@@ -423,7 +412,7 @@ func TestSiteRestored(t *testing.T) {
 		entries = f.agree(append(slices.Clip(kept), added), direct, a)
 		t.Logf("machine %v: %v after the hub's start, at the site after %v", machine, took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 	}
-	f.eventually(func() error {
+	wait.Until(t, func() error {
 		s, err := f.client.Fleet(t.Context())
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@
 package wait
 
 import (
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -26,9 +27,29 @@ func Deadline() time.Time { return time.Now().Add(Patience) }
 // condition.
 func For(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	for deadline := Deadline(); !holds(); time.Sleep(10 * time.Millisecond) { //nolint:forbidigo // the one place where tests poll
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", Patience, what)
+	Until(t, func() error {
+		if !holds() {
+			return errors.New(what)
 		}
+		return nil
+	})
+}
+
+// Until waits until a condition returns no error, and fails the test with the last one if it does
+// not in time. A condition that takes long, as one that runs a command, is asked less often: waiting
+// leaves the processor to what is waited for.
+func Until(t testing.TB, condition func() error) {
+	t.Helper()
+	for deadline := Deadline(); ; {
+		began := time.Now()
+		err := condition()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %v", Patience, err)
+		}
+		rest := min(max(10*time.Millisecond, 4*time.Since(began)), 250*time.Millisecond)
+		time.Sleep(rest) //nolint:forbidigo // the one place where tests poll
 	}
 }

@@ -67,7 +67,7 @@ func (f *fleet) answererAt(server, name string, answers func(ctx context.Context
 func (f *fleet) connected(nodes ...string) {
 	f.t.Helper()
 	for _, name := range nodes {
-		eventually(f.t, func() error {
+		wait.Until(f.t, func() error {
 			conn := f.hub.asker.connection()
 			if conn == nil {
 				return errNoBroker
@@ -141,7 +141,7 @@ func TestAsk(t *testing.T) {
 		"good": "", "failing": "out of order", "large": "ask for less", gone.Name: "not connected", "silent": "no answer within 3s", "garbage": "cannot be read",
 		"empty": "is empty", "huge": "want at most", "other": "invalid answer", "liar": "",
 	}
-	eventually(t, func() error { // on a slow machine an answer may come too late
+	wait.Until(t, func() error { // on a slow machine an answer may come too late
 		e, err := f.hub.Explain(t.Context(), nil, "192.0.2.1")
 		named := make(map[string]bool)
 		for _, n := range e.Nodes {
@@ -184,13 +184,13 @@ func TestAskTooMuch(t *testing.T) {
 		return 1, nil
 	})
 	f.connected() // the hub
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		if f.hub.asker.connection() == nil {
 			return errNoBroker
 		}
 		return nil
 	})
-	eventually(t, func() error { // it is connected
+	wait.Until(t, func() error { // it is connected
 		_, err := askOne(t.Context(), f.hub.asker.connection(), "slow", "x", nil, 10*time.Millisecond)
 		select {
 		case <-asked:
@@ -200,7 +200,7 @@ func TestAskTooMuch(t *testing.T) {
 		}
 	})
 	// A server that makes its accounts anew loses what it is asked meanwhile.
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		const n = 60
 		results := make(chan error)
 		for range n {
@@ -221,7 +221,7 @@ func TestAskTooMuch(t *testing.T) {
 		return nil
 	})
 	close(hold)
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		_, err := askOne(t.Context(), f.hub.asker.connection(), "slow", "x", nil, 5*time.Second)
 		return err
 	})
@@ -274,7 +274,7 @@ func TestOrigins(t *testing.T) {
 		}
 		return all
 	}
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		if o := find("drop", "192.0.2.99/32", "198.51.100.0/24"); len(o) < 2 || o[0].Source != "" || o[1].Source != wire.Source+": "+file || o[1].Line != 3 {
 			return fmt.Errorf("%+v", o)
 		}

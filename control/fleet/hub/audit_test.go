@@ -20,6 +20,7 @@ import (
 	"weir/control/api/server"
 	"weir/control/audit"
 	"weir/filter/key"
+	"weir/tests/wait"
 )
 
 // Each change at the hub is a line of the audit with who asked for it and what became of
@@ -43,7 +44,7 @@ func TestAudit(t *testing.T) {
 	t.Cleanup(serving.Wait)
 	hub := client.DialHub(socket)
 
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		if s, err := hub.Fleet(ctx); err != nil || len(s.Lists) == 0 || s.Lists[0].Entries == 0 {
 			return fmt.Errorf("the feed was not read yet: %w", err)
 		}
@@ -184,7 +185,7 @@ func TestAuditCredentials(t *testing.T) {
 	check := func(more ...string) {
 		t.Helper()
 		want = append(want, more...)
-		eventually(t, func() error {
+		wait.Until(t, func() error {
 			var got []string
 			for _, r := range f.hub.Audit(api.MaxAudit) {
 				got = append(got, r.Change+" "+strings.Join(r.First, " "))

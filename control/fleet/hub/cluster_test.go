@@ -28,6 +28,7 @@ import (
 	"weir/filter/snapshot"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // serverConfig is the variable with the configuration of a nats-server that is a
@@ -207,7 +208,7 @@ func TestCluster(t *testing.T) {
 		}
 		all = append(all, follow(t, fleetnode.Config{Enrollment: n, Directory: t.TempDir()}))
 	}
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		s, err := f.hub.Fleet(t.Context())
 		if err == nil && s.Catalog == nil {
 			err = fmt.Errorf("nothing published yet: %q", s.Problems)
@@ -230,7 +231,7 @@ func TestCluster(t *testing.T) {
 	}
 	leader := func() (host string) {
 		t.Helper()
-		eventually(t, func() error {
+		wait.Until(t, func() error {
 			s, err := js.Stream(t.Context(), wire.Stream)
 			if err != nil {
 				return err
@@ -275,7 +276,7 @@ func TestCluster(t *testing.T) {
 	more := func() { // acknowledged meanwhile
 		t.Helper()
 		before := count()
-		eventually(t, func() error {
+		wait.Until(t, func() error {
 			if n := count(); n < before+20 {
 				return fmt.Errorf("%d commands acknowledged, %d before", n, before)
 			}
@@ -304,7 +305,7 @@ func TestCluster(t *testing.T) {
 	}
 	stop()
 	workers.Wait()
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		s, err := f.hub.Fleet(t.Context())
 		if err != nil {
 			return err

@@ -148,7 +148,7 @@ func TestExcludePrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.start(fmt.Sprintf("max_coverage: 0.1%%\nlists: {drop: {exclude_private: true, sources: [{file: %s}]}}\n", file))
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		s, err := f.hub.Fleet(t.Context())
 		if err == nil && (s.Lists[0].Entries != 1 || s.Lists[0].Published != s.Lists[0].Version) {
 			err = fmt.Errorf("%+v", s.Lists[0])

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // A site that was there before the hub has its lists as soon as the hub is there.
@@ -29,7 +30,7 @@ func TestSiteBeforeHub(t *testing.T) {
 	const alone = "no connection to the hub"
 	said := &lines{}
 	f.site(e, t.TempDir(), listen, slog.New(slog.NewTextHandler(said, nil)))
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		if len(said.of(alone)) == 0 {
 			return errors.New("the site has not looked yet")
 		}
@@ -38,7 +39,7 @@ func TestSiteBeforeHub(t *testing.T) {
 	f.start("lists: {drop: {sources: [{file: " + file + "}], interval: 1h}}\n")
 	began := time.Now()
 	a := f.answererAt("tls://"+listen, "edge-1", nil)
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		for _, l := range a.node.Lists() {
 			if l.Name() == "drop" {
 				return nil

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/tests/wait"
 )
 
 // What commands have added is shown by page, exported with what a feed has, and removed on all nodes at once.
@@ -17,7 +18,7 @@ func TestEntries(t *testing.T) {
 	w := f.follower(n, c)
 	has := func(entries ...string) {
 		t.Helper()
-		eventually(t, func() error {
+		wait.Until(t, func() error {
 			s, _, _, err := w.read("drop")
 			if err != nil {
 				return err

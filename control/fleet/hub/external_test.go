@@ -46,7 +46,7 @@ func TestExternalComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	eventually(t, e.Refresh)
+	wait.Until(t, e.Refresh)
 	if !e.hears(1) || e.hears(2) {
 		t.Error("a server alone hears others, or does not hear itself")
 	}

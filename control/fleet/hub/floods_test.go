@@ -11,6 +11,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/fleet/wire"
+	"weir/tests/wait"
 )
 
 // flooded answers for a node that sees a flood with rules, which may change with each question.
@@ -51,7 +52,7 @@ func TestFloods(t *testing.T) {
 	}
 	f.connected(names...)
 	var got api.FleetFloods
-	eventually(t, func() (err error) { // on a slow machine an answer may come too late
+	wait.Until(t, func() (err error) { // on a slow machine an answer may come too late
 		got, err = f.hub.Floods(t.Context(), nil)
 		for _, n := range got.Nodes {
 			bad := map[string]string{"many": "5 rules", "absurd": "1e+300 packets a second", "other": "is no field of a pattern"}[n.Node]

@@ -308,17 +308,6 @@ func (f *fleet) lastRecord() api.AuditRecord {
 	return api.AuditRecord{}
 }
 
-func eventually(t *testing.T, condition func() error) {
-	t.Helper()
-	var err error
-	for end := wait.Deadline(); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if err = condition(); err == nil {
-			return
-		}
-	}
-	t.Fatal(err)
-}
-
 func wantEntries(s *list.Set, entries ...string) error {
 	for _, text := range entries {
 		e, err := listfile.ParseEntry(text)
@@ -357,7 +346,7 @@ func TestHub(t *testing.T) {
 	w := f.follower(n, c)
 	has := func(name string, entries ...string) {
 		t.Helper()
-		eventually(t, func() error {
+		wait.Until(t, func() error {
 			s, _, _, err := w.read(name)
 			if err != nil {
 				return err
@@ -458,7 +447,7 @@ func TestLostStream(t *testing.T) {
 		}
 		var s *list.Set
 		var at wire.Place
-		eventually(t, func() (err error) {
+		wait.Until(t, func() (err error) {
 			if s, _, at, err = f.follower(n, c).read(config.FleetBlock); err != nil {
 				return err
 			}
@@ -525,14 +514,14 @@ func TestTwoHubs(t *testing.T) {
 		t.Fatal(err)
 	}
 	follower := f.follower(n, c)
-	eventually(t, func() error { // on a busy machine it is published after the answer
+	wait.Until(t, func() error { // on a busy machine it is published after the answer
 		s, _, at, err := follower.read("block")
 		if err == nil && (at.Before(changed.Version) || wantEntries(s, "192.0.2.2") != nil) {
 			err = fmt.Errorf("%v, want %v", at, changed.Version)
 		}
 		return err
 	})
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		s, err := f.hub.Fleet(t.Context())
 		if err == nil && !strings.Contains(strings.Join(s.Problems, ""), "another hub") {
 			err = fmt.Errorf("problems of the first hub: %q", s.Problems)
@@ -556,7 +545,7 @@ func TestForeignDelta(t *testing.T) {
 	if _, err := js.Publish(t.Context(), subject, []byte("not signed")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		s, err := js.Stream(t.Context(), wire.Stream)
 		if err != nil {
 			return err
@@ -723,7 +712,7 @@ func TestTwoSnapshots(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, func() (err error) { s, err = js.Stream(t.Context(), wire.Stream); return err })
+		wait.Until(t, func() (err error) { s, err = js.Stream(t.Context(), wire.Stream); return err })
 	}
 	start()
 	versions := make(map[wire.Place]bool)
@@ -752,7 +741,7 @@ func TestTwoSnapshots(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, func() error {
+		wait.Until(t, func() error {
 			if look(); !versions[c.Version] {
 				return fmt.Errorf("snapshot %v is not published: %v", c.Version, versions)
 			}
@@ -766,7 +755,7 @@ func TestTwoSnapshots(t *testing.T) {
 			start()
 		}
 	}
-	eventually(t, func() error { // they are removed after the new one is there
+	wait.Until(t, func() error { // they are removed after the new one is there
 		if look(); len(versions) > 2 || deltas > 3 {
 			return fmt.Errorf("the stream has snapshots %v, and %d deltas", versions, deltas)
 		}

@@ -16,6 +16,7 @@ import (
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/wire"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // site starts the server of a site. The function ends it.
@@ -66,7 +67,7 @@ func TestFetchAtSite(t *testing.T) {
 		t.Helper()
 		for _, subject := range []string{wire.CatalogSubject(), wire.DeltaSubject(config.FleetBlock)} {
 			question := fmt.Appendf(nil, `{"last_by_subj":%q}`, subject)
-			eventually(t, func() error {
+			wait.Until(t, func() error {
 				m, err := c.Request(on, question, time.Second)
 				if err == nil && m.Header.Get("Nats-Subject") != subject {
 					err = fmt.Errorf("on %s: %v", on, m.Header)
@@ -92,7 +93,7 @@ func TestFetchAtSite(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		if all := log.of("tries what it may not do"); len(all) == 0 || !strings.Contains(all[0], "node=edge-1") {
 			return fmt.Errorf("the site's log: %q", all)
 		}

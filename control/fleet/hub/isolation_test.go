@@ -91,7 +91,7 @@ func (f *fleet) watch(name string) *watched {
 // named waits until the hub's status names a node for what it has tried.
 func (f *fleet) named(node, what string) {
 	f.t.Helper()
-	eventually(f.t, func() error {
+	wait.Until(f.t, func() error {
 		s, err := f.hub.Fleet(f.t.Context())
 		if err != nil {
 			return err
@@ -143,7 +143,7 @@ func TestFetchForOthers(t *testing.T) {
 	if n := f.broker.Sent() - before; n > 2*sent+100_000 { // and heartbeats
 		t.Errorf("the hub has sent %d bytes for %d", n, sent)
 	}
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		if all := log.of("tries what it may not do"); len(all) != 1 || !strings.Contains(all[0], "node=bad") {
 			return fmt.Errorf("in the log: %q", all)
 		}
@@ -171,7 +171,7 @@ func TestFetchable(t *testing.T) {
 		return c.Request(wire.NodeFetchSubject("edge-1"), []byte(what), 500*time.Millisecond)
 	}
 	for _, subject := range []string{wire.CatalogSubject(), wire.HeadSubject(config.FleetBlock), wire.DeltaSubject(config.FleetBlock)} {
-		eventually(t, func() error {
+		wait.Until(t, func() error {
 			m, err := get(fmt.Sprintf(`{"last_by_subj":%q}`, subject))
 			if err == nil && m.Header.Get("Nats-Subject") != subject {
 				err = fmt.Errorf("%s: %v", subject, m.Header)
@@ -179,7 +179,7 @@ func TestFetchable(t *testing.T) {
 			return err
 		})
 	}
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		m, err := get(fmt.Sprintf(`{"seq":1,"next_by_subj":%q}`, wire.DeltaSubject("none")))
 		if err == nil && m.Header.Get("Status") != "404" {
 			err = fmt.Errorf("what is not there: %v", m.Header)
@@ -319,7 +319,7 @@ func TestDoesNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	large := fmt.Sprintf(`{"last_by_subj":%q}`, wire.DeltaSubject("large"))
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		m, err := good.Request(wire.NodeFetchSubject("good"), []byte(large), 10*time.Second)
 		if err == nil && len(m.Data) < wire.ChunkSize/2 {
 			err = fmt.Errorf("a delta of %d bytes", len(m.Data))
@@ -372,7 +372,7 @@ func TestConnectedTwice(t *testing.T) {
 		t.Errorf("%q, %v", s.Problems, err)
 	}
 	own := []string{local(t, c), local(t, d)}
-	eventually(t, func() error { // both are alive
+	wait.Until(t, func() error { // both are alive
 		for _, c := range []*nats.Conn{c, d} {
 			if err := c.Publish(wire.StatusSubject("n8"), status(t, wire.Status{})); err != nil {
 				t.Fatal(err)
@@ -392,7 +392,7 @@ func TestConnectedTwice(t *testing.T) {
 	}
 	// The first one goes, and it is over.
 	c.Close()
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		s, err := f.hub.Fleet(t.Context())
 		if err == nil && len(s.Problems) > 0 {
 			err = fmt.Errorf("problems %q", s.Problems)
@@ -406,7 +406,7 @@ func TestConnectedTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		if now := f.broker.Connections(); now > others+1 {
 			return fmt.Errorf("%d connections, before %d", now, others)
 		}
@@ -445,7 +445,7 @@ func TestPersists(t *testing.T) {
 			_ = c.Flush() // it may be cut off
 		}
 	}
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		if !gone.Load() {
 			return errors.New("it stays connected")
 		}

@@ -21,6 +21,7 @@ import (
 	"weir/control/fleet/wire"
 	"weir/tests/long"
 	"weir/tests/timed"
+	"weir/tests/wait"
 )
 
 // deaf is a connection that can stop to read.
@@ -88,7 +89,7 @@ func TestIsolation(t *testing.T) {
 		}
 		running.Go(func() { _ = n.Run(ctx, &tally{node: n, length: &length, done: &done}) })
 	}
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		s, err := client.Fleet(t.Context())
 		if err != nil {
 			return err
@@ -225,7 +226,7 @@ func TestIsolation(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		if n := asking.Load(); n < 2 {
 			return fmt.Errorf("%d ask", n)
 		}

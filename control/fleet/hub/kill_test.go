@@ -23,6 +23,7 @@ import (
 	"weir/tests/lab"
 	"weir/tests/long"
 	"weir/tests/seed"
+	"weir/tests/wait"
 )
 
 // processDir is the variable with the directory of a hub that is a process of its own.
@@ -100,7 +101,7 @@ func (f *fleet) client() *client.Client { return client.Dial(filepath.Join(f.dir
 // ready waits until the hub's process publishes.
 func (f *fleet) ready() {
 	f.t.Helper()
-	eventually(f.t, func() error {
+	wait.Until(f.t, func() error {
 		s, err := f.client().Fleet(f.t.Context())
 		if err == nil && s.Catalog == nil {
 			err = fmt.Errorf("nothing published yet: %q", s.Problems)
@@ -164,7 +165,7 @@ func TestKill(t *testing.T) {
 	}
 	for k := range kills {
 		time.Sleep(100*time.Millisecond + time.Duration(random.IntN(400))*time.Millisecond)
-		eventually(t, func() error {
+		wait.Until(t, func() error {
 			mu.Lock()
 			defer mu.Unlock()
 			if len(acknowledged) <= k {
@@ -186,7 +187,7 @@ func TestKill(t *testing.T) {
 	if len(acknowledged) < kills {
 		t.Fatalf("%d commands were acknowledged: too few to prove anything", len(acknowledged))
 	}
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		s, _, at, err := w.read(config.FleetBlock)
 		if err != nil {
 			return err

@@ -13,6 +13,7 @@ import (
 
 	"weir/control/config"
 	"weir/control/fleet/authority"
+	"weir/tests/wait"
 )
 
 // More revoked credentials than a message has room for keep no change from the nodes. The hub says that
@@ -44,14 +45,14 @@ func TestManyRevoked(t *testing.T) {
 	n, c := f.enroll("edge-1")
 	w := f.follower(n, c)
 	f.change(block("192.0.2.1"))
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		have, _, _, err := w.read(config.FleetBlock)
 		if err != nil {
 			return err
 		}
 		return wantEntries(have, "192.0.2.1")
 	})
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		s, err := f.hub.Fleet(t.Context())
 		if err != nil {
 			return err

@@ -12,6 +12,7 @@ import (
 	"weir/control/config"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/wire"
+	"weir/tests/wait"
 )
 
 func status(t *testing.T, s wire.Status) []byte {
@@ -76,7 +77,7 @@ func TestFlood(t *testing.T) {
 	f.change(block("192.0.2.100"))
 	report := status(t, wire.Status{Lists: []wire.ListStatus{f.has(config.FleetBlock), f.has(config.FleetAllow)}})
 	var s api.HubStatus
-	eventually(t, func() (err error) {
+	wait.Until(t, func() (err error) {
 		if err := quiet.Publish(wire.StatusSubject("quiet"), report); err != nil {
 			return err
 		}
@@ -110,7 +111,7 @@ func TestForgotten(t *testing.T) {
 	report := status(t, wire.Status{Time: time.Now().Add(time.Hour), Lists: []wire.ListStatus{wrong}})
 	shows := func(nodes, problems int) {
 		t.Helper()
-		eventually(t, func() error {
+		wait.Until(t, func() error {
 			if problems > 0 {
 				if err := c.Publish(wire.StatusSubject("edge-1"), report); err != nil {
 					return err
@@ -138,7 +139,7 @@ func TestForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	shows(1, 0)
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		f.hub.nodes.mu.Lock()
 		defer f.hub.nodes.mu.Unlock()
 		if f.hub.nodes.all["edge-1"] != nil {

@@ -71,7 +71,7 @@ func TestTakeBack(t *testing.T) {
 	change(true, 0, "192.0.2.1")
 	want := f.truth()[config.FleetBlock]
 	for _, n := range all {
-		eventually(t, func() error { return hasAll(listOf(n, config.FleetBlock), append(since, "10.1.0.0/24")) })
+		wait.Until(t, func() error { return hasAll(listOf(n, config.FleetBlock), append(since, "10.1.0.0/24")) })
 	}
 	f.stop()
 	for _, dir := range []string{"hub", "broker"} {
@@ -87,10 +87,10 @@ func TestTakeBack(t *testing.T) {
 		}
 		return nil
 	}
-	eventually(t, same)
+	wait.Until(t, same)
 	change(false, 0, "10.2.0.1")
 	for _, n := range all {
-		eventually(t, func() error {
+		wait.Until(t, func() error {
 			if listOf(n, config.FleetBlock).Len() != want.Len()+1 {
 				return fmt.Errorf("%s has %d entries", n.Name(), listOf(n, config.FleetBlock).Len())
 			}
@@ -170,7 +170,7 @@ func TestTakeBackAtRandom(t *testing.T) {
 			change()
 		}
 		first := all[r.IntN(len(all))] // the others may be behind
-		eventually(t, func() error { return has(first.Name(), listOf(first, config.FleetBlock)) })
+		wait.Until(t, func() error { return has(first.Name(), listOf(first, config.FleetBlock)) })
 		f.stop()
 		of := copies[r.IntN(len(copies))]
 		from := fmt.Sprintf("copy-%d/", of)
@@ -190,7 +190,7 @@ func TestTakeBackAtRandom(t *testing.T) {
 			change()
 		}
 		what := fmt.Sprintf("round %d, %d changes, copy %d, stream %s, %d at once: the hub", round, since, of, stream, atOnce)
-		eventually(t, func() error {
+		wait.Until(t, func() error {
 			err := has(what, f.truth()[config.FleetBlock])
 			if err == nil {
 				return nil
@@ -200,7 +200,7 @@ func TestTakeBackAtRandom(t *testing.T) {
 		})
 		change()
 		for _, n := range all {
-			eventually(t, func() error { return has(n.Name(), listOf(n, config.FleetBlock)) })
+			wait.Until(t, func() error { return has(n.Name(), listOf(n, config.FleetBlock)) })
 		}
 		if lost, err := f.hub.Lost(t.Context()); err != nil || len(lost.Lost) > 0 {
 			t.Fatalf("%s: listed as lost: %+v, %v", what, lost, err)
@@ -218,7 +218,7 @@ func TestTakeBackEmpty(t *testing.T) {
 	f.change(block("192.0.2.1", "192.0.2.2"))
 	want := f.truth()[config.FleetBlock]
 	for _, n := range all {
-		eventually(t, func() error { return hasAll(listOf(n, config.FleetBlock), []string{"192.0.2.1", "192.0.2.2"}) })
+		wait.Until(t, func() error { return hasAll(listOf(n, config.FleetBlock), []string{"192.0.2.1", "192.0.2.2"}) })
 	}
 	f.stop()
 	for _, dir := range []string{"hub", "broker"} {
@@ -229,14 +229,14 @@ func TestTakeBackEmpty(t *testing.T) {
 	time.Sleep(1100 * time.Millisecond) // epochs begin with the second
 	f.start("")
 	f.change(block("192.0.2.3"))
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		if d := f.truth()[config.FleetBlock].Diff(want); d.Add.Len() != 1 || d.Remove.Len() != 0 {
 			return fmt.Errorf("%d entries are new, and %d missing", d.Add.Len(), d.Remove.Len())
 		}
 		return nil
 	})
 	for _, n := range all {
-		eventually(t, func() error { return hasAll(listOf(n, config.FleetBlock), []string{"192.0.2.1", "192.0.2.3"}) })
+		wait.Until(t, func() error { return hasAll(listOf(n, config.FleetBlock), []string{"192.0.2.1", "192.0.2.3"}) })
 	}
 }
 
@@ -284,7 +284,7 @@ func TestTakeBackLate(t *testing.T) {
 			has.Seal = wire.Version{Place: has.Active, ID: has.ID, Sum: has.Sum}.Sealed(f.authority.Key(), has.Name)
 			report := status(t, wire.Status{Lists: []wire.ListStatus{has}})
 			time.AfterFunc(wire.StatusInterval/2, func() { _ = c.Publish(wire.StatusSubject(n.Name), report) })
-			eventually(t, func() error {
+			wait.Until(t, func() error {
 				if got := f.truth()[config.FleetBlock]; got.Diff(want).Len() > 0 {
 					all, err := f.hub.Lost(t.Context())
 					return errors.Join(fmt.Errorf("the hub has %d entries, want %d, and lists as lost: %+v", got.Len(), want.Len(), all), err)
@@ -317,7 +317,7 @@ func TestTakeBackOvertaken(t *testing.T) {
 			}
 			f.start("")
 			f.change(block("192.0.2.2"))
-			eventually(t, func() error { return hasSaved(f.authority.Key(), h.dir, config.FleetBlock, "192.0.2.2") })
+			wait.Until(t, func() error { return hasSaved(f.authority.Key(), h.dir, config.FleetBlock, "192.0.2.2") })
 			had := f.hub.Metrics().Published.Catalogs
 			f.stop()
 			h.stop()
@@ -335,8 +335,8 @@ func TestTakeBackOvertaken(t *testing.T) {
 			}
 			wait.For(t, "catalogs later than the node's", func() bool { return f.hub.Metrics().Published.Catalogs > had+2 })
 			h = f.again(h)
-			eventually(t, func() error { return hasAll(f.truth()[config.FleetBlock], all) })
-			eventually(t, func() error { return hasAll(listOf(h.Node, config.FleetBlock), all) })
+			wait.Until(t, func() error { return hasAll(f.truth()[config.FleetBlock], all) })
+			wait.Until(t, func() error { return hasAll(listOf(h.Node, config.FleetBlock), all) })
 		})
 	}
 }
@@ -392,7 +392,7 @@ func TestLostIsListed(t *testing.T) {
 	toDrop.List = "drop"
 	f.change(toDrop)
 	for name, entry := range map[string]string{config.FleetBlock: "192.0.2.3", "drop": "198.51.100.1"} {
-		eventually(t, func() error { return hasSaved(f.authority.Key(), dir, name, entry) }) // later than it is active
+		wait.Until(t, func() error { return hasSaved(f.authority.Key(), dir, name, entry) }) // later than it is active
 	}
 	f.stop()
 	unsign(t, dir, config.FleetBlock)
@@ -413,7 +413,7 @@ func TestLostIsListed(t *testing.T) {
 		return all
 	}
 	both := []string{"block edge-0 [192.0.2.3] [192.0.2.2]", "drop edge-0 [198.51.100.1] []"}
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		if got := listed(); !slices.Equal(got, both) {
 			return fmt.Errorf("%q are listed, want %q", got, both)
 		}

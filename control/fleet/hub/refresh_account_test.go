@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"weir/control/fleet/wire"
+	"weir/tests/wait"
 )
 
 // While nodes are enrolled, the others get answers: the broker's account changes only
@@ -16,7 +17,7 @@ func TestEnrollDisturbsNoNode(t *testing.T) {
 	f.start("lists: {}\n")
 	n, c := f.enroll("edge-1")
 	w := f.follower(n, c)
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		_, _, _, err := w.read("block")
 		return err
 	})

@@ -11,6 +11,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/audit"
+	"weir/tests/wait"
 )
 
 // A feed that shrinks is refused until an operator accepts it.
@@ -34,7 +35,7 @@ func TestRefresh(t *testing.T) {
 	}
 	published := func(entries int) {
 		t.Helper()
-		eventually(t, func() error {
+		wait.Until(t, func() error {
 			s, err := f.hub.Fleet(t.Context())
 			if err != nil {
 				return err

@@ -57,7 +57,7 @@ func TestReload(t *testing.T) {
 	w := f.follower(n, c)
 	has := func(name string, entries ...string) {
 		t.Helper()
-		eventually(t, func() error {
+		wait.Until(t, func() error {
 			s, _, _, err := w.read(name)
 			if err != nil {
 				return err
@@ -126,7 +126,7 @@ func TestReload(t *testing.T) {
 	if err := os.WriteFile(files["two"], []byte("192.0.2.2\n192.0.2.3\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		s, err := f.hub.Fleet(t.Context())
 		if err == nil && (s.Lists[0].Rollout == nil || s.Lists[0].Rollout.State != api.RolloutRunning) {
 			err = fmt.Errorf("%+v", s.Lists[0])

@@ -13,6 +13,7 @@ import (
 
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // Where one of the three servers of a cluster ends, stands still, or has no room on its disk, commands go on, and the
@@ -51,7 +52,7 @@ func TestReplicaIsMissing(t *testing.T) {
 	}
 	whole := func() {
 		t.Helper()
-		eventually(t, func() error {
+		wait.Until(t, func() error {
 			if err := command(); err != nil {
 				return err
 			}
@@ -61,7 +62,7 @@ func TestReplicaIsMissing(t *testing.T) {
 			return nil
 		})
 	}
-	eventually(t, command)
+	wait.Until(t, command)
 	whole()
 	filling := filepath.Join(disk, "filling")
 	for _, c := range []struct {
@@ -92,7 +93,7 @@ func TestReplicaIsMissing(t *testing.T) {
 		if err := c.fail(); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, func() error {
+		wait.Until(t, func() error {
 			if err := command(); err != nil {
 				return fmt.Errorf("%s: %w", c.what, err)
 			}

@@ -12,6 +12,7 @@ import (
 
 	"weir/control/config"
 	"weir/control/fleet/wire"
+	"weir/tests/wait"
 )
 
 // A node that has what it fetches sent to other subjects than its own changes nothing in the
@@ -63,7 +64,7 @@ func TestReplySubjects(t *testing.T) {
 		}
 		return fmt.Errorf("the report of node good was not taken: %+v", s.Nodes)
 	}
-	eventually(t, func() error { return report("1") })
+	wait.Until(t, func() error { return report("1") })
 
 	before := stored()
 	for _, subject := range []string{
@@ -91,14 +92,14 @@ func TestReplySubjects(t *testing.T) {
 	if after := stored(); after != before {
 		t.Errorf("the stream had %s, and has %s", before, after)
 	}
-	eventually(t, func() error { return report("2") })
+	wait.Until(t, func() error { return report("2") })
 	if changed := f.change(block("198.18.7.3")); !changed.Published {
 		t.Errorf("%+v", changed)
 	}
 	if s, _, _, err := f.follower(n, good).read(config.FleetBlock); err != nil || wantEntries(s, "198.18.7.1", "198.18.7.2", "198.18.7.3") != nil {
 		t.Errorf("%v, %v", s, err)
 	}
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		s, err := f.hub.Fleet(t.Context())
 		if err == nil && (len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "node bad ") || s.Ignored > 0) {
 			err = fmt.Errorf("problems %q, %d ignored", s.Problems, s.Ignored)

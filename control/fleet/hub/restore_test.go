@@ -71,7 +71,7 @@ func (h *host) differs(truth map[string]*list.Set) string {
 // converged waits until all hosts have the contents of the hub and the hub says so.
 func (f *fleet) converged(hosts []*host) {
 	f.t.Helper()
-	eventually(f.t, func() error {
+	wait.Until(f.t, func() error {
 		wrong := ""
 		truth := f.truth()
 		for _, h := range hosts {
@@ -210,7 +210,7 @@ func TestRestored(t *testing.T) {
 
 			// Nodes that have all lists may still have a catalog that the hub has forgotten.
 			lost := c.between > 0 || c.clock < 0
-			eventually(t, func() error {
+			wait.Until(t, func() error {
 				s, err := f.hub.Fleet(t.Context())
 				if err == nil && strings.Contains(strings.Join(s.Problems, "\n"), "older copy") != lost {
 					err = fmt.Errorf("problems %q, where an older copy is one: %t", s.Problems, lost)

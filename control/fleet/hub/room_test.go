@@ -123,7 +123,7 @@ func TestFullDisk(t *testing.T) {
 		if stored() != before {
 			t.Errorf("catalog %v is stored", stored())
 		}
-		eventually(t, func() error {
+		wait.Until(t, func() error {
 			s, err := f.hub.Fleet(t.Context())
 			if err == nil && (len(s.Problems) == 0 || !strings.HasPrefix(s.Problems[0], says) || !s.Connected || s.Time.Sub(*s.Catalog) > time.Duration(f.hub.conf().MaxAge)) {
 				err = fmt.Errorf("%+v", s)
@@ -160,7 +160,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.change(block("198.51.100.3"))
-	eventually(t, func() error { // what was refused before is tried again by and by
+	wait.Until(t, func() error { // what was refused before is tried again by and by
 		s, _, _, err := w.read(config.FleetBlock)
 		if err == nil {
 			err = wantEntries(s, "198.51.100.1", "198.51.100.2", "198.51.100.3")

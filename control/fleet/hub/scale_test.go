@@ -159,7 +159,7 @@ func TestScale(t *testing.T) {
 	status := func() api.HubStatus {
 		t.Helper()
 		var s *api.HubStatus
-		eventually(t, func() (err error) {
+		wait.Until(t, func() (err error) {
 			if s, err = client.Fleet(t.Context()); err == nil && s.Catalog == nil {
 				err = fmt.Errorf("nothing published yet: %q", s.Problems)
 			}

@@ -22,6 +22,7 @@ import (
 	fleetnode "weir/control/fleet/node"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/wait"
 )
 
 // balancer forwards connections.
@@ -150,7 +151,7 @@ func TestDeadConnection(t *testing.T) {
 			t.Fatalf("%+v, %v", c, err)
 		}
 		for _, n := range all {
-			eventually(t, func() error {
+			wait.Until(t, func() error {
 				if err := hasAll(listOf(n, config.FleetBlock), []string{entry}); err != nil {
 					return fmt.Errorf("%s: %w", n.Name(), err)
 				}
@@ -233,8 +234,8 @@ func TestPartition(t *testing.T) {
 		}
 		return err
 	}
-	eventually(t, whole)
-	eventually(t, current)
+	wait.Until(t, whole)
+	wait.Until(t, current)
 	run := func(h lab.Host, words ...string) {
 		t.Helper()
 		c := exec.Command("ip", append([]string{"-n", h.Netns}, words...)...)
@@ -278,7 +279,7 @@ func TestPartition(t *testing.T) {
 	more := func() {
 		t.Helper()
 		before := published.Load()
-		eventually(t, func() error {
+		wait.Until(t, func() error {
 			if n := published.Load(); n < before+5 {
 				return fmt.Errorf("%d commands were published, %d before", n, before)
 			}
@@ -299,23 +300,23 @@ func TestPartition(t *testing.T) {
 			}
 		})
 		cut := longest
-		eventually(t, current) // while the server is still cut off
+		wait.Until(t, current) // while the server is still cut off
 		commands(func() {
 			for j := range 3 {
 				if j != i {
 					run(at[i], "route", "replace", fmt.Sprintf("10.0.%d.0/24", j+1), "via", fmt.Sprintf("10.0.%d.1", i+1))
 				}
 			}
-			eventually(t, whole)
+			wait.Until(t, whole)
 			more()
 		})
-		eventually(t, current)
+		wait.Until(t, current)
 		t.Logf("server %d: at most %v without publication while it is cut off, %v while it comes back", i+1, cut.Round(time.Millisecond), longest.Round(time.Millisecond))
 		if max(cut, longest) > most {
 			t.Errorf("more than %v", most)
 		}
 	}
 	for _, n := range all {
-		eventually(t, func() error { return hasAll(listOf(n, config.FleetBlock), acknowledged) })
+		wait.Until(t, func() error { return hasAll(listOf(n, config.FleetBlock), acknowledged) })
 	}
 }

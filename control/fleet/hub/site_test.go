@@ -20,6 +20,7 @@ import (
 	"weir/control/fleet/wire"
 	"weir/filter/key"
 	"weir/tests/lab"
+	"weir/tests/wait"
 )
 
 // Nodes of a site are asked, and ask, through the site's server.
@@ -73,7 +74,7 @@ func TestQuestionsOfSite(t *testing.T) {
 	f.answerer("direct", answers)
 	f.connected("edge-1", "direct")
 
-	eventually(t, func() error { // once the hub has read the list
+	wait.Until(t, func() error { // once the hub has read the list
 		explained, err := f.hub.Explain(t.Context(), nil, "198.51.100.7")
 		if err != nil || len(explained.Nodes) != 2 {
 			return fmt.Errorf("%+v, %v", explained, err)
@@ -100,7 +101,7 @@ func TestQuestionsOfSite(t *testing.T) {
 	}
 
 	// What the node asks the hub.
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		for _, l := range a.node.Lists() {
 			if l.Name() == "drop" {
 				o := l.Find([]key.Key{key.Source(netip.MustParsePrefix("198.51.100.0/24"))})
@@ -115,7 +116,7 @@ func TestQuestionsOfSite(t *testing.T) {
 
 	// Without the site's server, its nodes are named at once, and the others answer.
 	leave()
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		began := time.Now()
 		e, err := f.hub.Explain(t.Context(), nil, "198.51.100.7")
 		if err != nil {
@@ -185,7 +186,7 @@ func TestMirrorSize(t *testing.T) {
 		}
 		return hub, mirror, err
 	}
-	eventually(t, func() error { _, _, err := caughtUp(); return err }) // it follows
+	wait.Until(t, func() error { _, _, err := caughtUp(); return err }) // it follows
 
 	const snapshots, changes = 6, 204
 	for i := range changes {
@@ -198,7 +199,7 @@ func TestMirrorSize(t *testing.T) {
 		}
 		f.change(block(fmt.Sprintf("203.0.113.%d", i)))
 	}
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		hub, mirror, err := caughtUp()
 		if err != nil {
 			return err
@@ -219,7 +220,7 @@ func TestMirrorSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := f.follower(n, c)
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		have, _, _, err := w.read(config.FleetBlock)
 		if err == nil && have.Len() != changes+snapshots {
 			err = fmt.Errorf("%d entries", have.Len())

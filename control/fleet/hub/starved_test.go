@@ -126,7 +126,7 @@ func TestStarved(t *testing.T) {
 	}
 	hub.start()
 	f.ready()
-	eventually(t, current)
+	wait.Until(t, current)
 	hub.kill()
 	wait.For(t, "the end of all connections", func() bool { return connected() == 0 })
 

@@ -43,7 +43,7 @@ func TestEnforce(t *testing.T) {
 		t.Helper()
 		slices.Sort(want)
 		var catalog, status []string
-		eventually(t, func() error {
+		wait.Until(t, func() error {
 			catalog, status = nil, nil
 			var lists []wire.ListState // as in the catalog
 			if err := f.hub.Do(t.Context(), func() error {
@@ -216,7 +216,7 @@ func TestTrialUnheard(t *testing.T) {
 	}
 	f.stop()
 	f.start(lists)
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		s, err := f.hub.Fleet(t.Context())
 		if err == nil && !s.Connected {
 			err = fmt.Errorf("not connected: %q", s.Problems)
@@ -277,7 +277,7 @@ func TestEnforceConversed(t *testing.T) {
 	}
 	reported := func(want string) {
 		t.Helper()
-		eventually(t, func() error {
+		wait.Until(t, func() error {
 			for _, l := range status().Lists {
 				if l.Name == "drop" && l.Collateral != nil && l.Collateral.String() == want {
 					return nil
@@ -322,7 +322,7 @@ func TestEnforceConversed(t *testing.T) {
 	}
 	overdue := func() {
 		t.Helper()
-		eventually(t, func() error {
+		wait.Until(t, func() error {
 			for _, p := range status().Problems {
 				if strings.Contains(p, "the trial of list drop is over, but it is not enforced: ") && strings.Contains(p, known) && strings.Contains(p, "weir fleet enforce --force drop") {
 					return nil
@@ -346,7 +346,7 @@ func TestEnforceConversed(t *testing.T) {
 	// Until no node has conversed with them any more.
 	converses("203.0.113.1")
 	reported("none (not measured by 1 of 2 nodes)")
-	eventually(t, func() error {
+	wait.Until(t, func() error {
 		if l := status().Lists[0]; l.Trial || len(status().Problems) > 0 {
 			return fmt.Errorf("%+v, %q", l, status().Problems)
 		}
