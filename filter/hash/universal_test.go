@@ -7,7 +7,6 @@ import (
 	"math/big"
 	"math/bits"
 	"math/rand/v2"
-	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -371,24 +370,16 @@ func differences(t *testing.T, r *rand.Rand, secrets int, pairs []pair) {
 	}
 }
 
-// secrets returns how many secrets a test draws.
-func secrets(short, whole, exhaustive int) int {
-	if os.Getenv("WEIR_EXHAUSTIVE") == "1" {
-		return exhaustive
-	}
-	return long.Or(short, whole)
-}
-
-// The pairs that XXH64 does not survive: 10⁷ secrets with WEIR_LONG=1.
+// The pairs that XXH64 does not survive: 10⁷ secrets with WEIR_EXHAUSTIVE=1.
 func TestSecretCannotBeAimedAt(t *testing.T) {
 	r := seed.Secrets(t)
-	differences(t, r, secrets(200_000, 10_000_000, 10_000_000), append(certain(), likely(r, 8)...))
+	differences(t, r, long.Rounds(200_000, 2_000_000, 10_000_000), append(certain(), likely(r, 8)...))
 }
 
 // Inputs that differ in one bit: each of them, in a random input and in zeros.
 // 10⁶ secrets with WEIR_EXHAUSTIVE=1.
 func TestSecretDiffersByOneBit(t *testing.T) {
-	r, draws := seed.Secrets(t), secrets(4096, 50_000, 1_000_000)
+	r, draws := seed.Secrets(t), long.Rounds(4096, 20_000, 1_000_000)
 	for _, length := range lengths {
 		t.Run(fmt.Sprint(length), func(t *testing.T) {
 			var pairs []pair
@@ -407,7 +398,7 @@ func TestSecretDiffersByOneBit(t *testing.T) {
 // Inputs that differ in two words, by ±2ʲ each or in a bit each: a sample, or
 // all of them with WEIR_EXHAUSTIVE=1.
 func TestSecretDiffersInTwoWords(t *testing.T) {
-	r, share := seed.Secrets(t), secrets(400, 4000, math.MaxInt)
+	r, share := seed.Secrets(t), long.Rounds(400, 1500, math.MaxInt)
 	for _, length := range lengths {
 		t.Run(fmt.Sprint(length), func(t *testing.T) {
 			var pairs []pair

@@ -400,7 +400,7 @@ func TestEveryAddress(t *testing.T) {
 						t.Fatalf("address %#x: list %d %t, want %d", e.Key, list, ok, e.List)
 					}
 				}
-				count := long.Or[uint64](1<<20, 1<<24)
+				count := long.Or[uint64](1<<20, 1<<22)
 				if exhaustive {
 					count = 1 << 32
 				}
@@ -440,7 +440,7 @@ func TestConcurrent(t *testing.T) {
 
 		readers = 3
 	)
-	total := long.Or[int64](3_000_000, 100_000_000)
+	total := long.Or[int64](3_000_000, 30_000_000)
 	random := seed.Secrets(t)
 	compacted := 0
 	// NeedsCompaction lines, with list numbers of two bits.
