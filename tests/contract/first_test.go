@@ -103,7 +103,7 @@ func (f *firstSeen) turn() {
 // budgets that suffice and that do not.
 func TestFirstSeen(t *testing.T) {
 	long.Seconds(t)
-	packets := long.Or(3_000, 40_000) // half a million for each kind of filter
+	packets := long.Or(3_000, 12_000)
 	r := newRandom(t)
 	var all newflow.Counts
 	kinds := []recent.Kind{recent.Bloom, recent.Stable, recent.IBF2C, recent.IBFMC}

@@ -56,7 +56,7 @@ func TestLimits(t *testing.T) {
 		return all
 	}
 	// A few seeds need more rounds to have all reasons.
-	rounds := long.Or(8, 64)
+	rounds := long.Or(8, 24)
 	for i := 0; i < rounds || i < 4*rounds && unseen() != nil; i++ {
 		lists := []engine.List{{Name: "block", Contents: r.entries(100 * (i % 2)).Set()}, {Name: "allow", Allow: true, Contents: r.entries(50 * (i / 2 % 2)).Set()}}
 		c, limits := r.config(i), r.limits([]int{12, 4, 1}[i%3])

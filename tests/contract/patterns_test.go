@@ -103,7 +103,7 @@ func TestPatterns(t *testing.T) {
 	r := newRandom(t)
 	seen, matched, dropped := make(map[verdict.Reason]int), 0, 0
 	shared := make(map[flood.Sharing]int) // packets dropped
-	for i := range long.Or(12, 120) {
+	for i := range long.Or(12, 40) {
 		lists := []engine.List{{Name: "block", Contents: r.entries(100 * (i % 2)).Set()}, {Name: "allow", Allow: true, Contents: r.entries(50 * (i / 2 % 2)).Set()}}
 		c := r.config(i)
 		c.Policy.Monitor = c.Policy.Monitor && i%2 == 1

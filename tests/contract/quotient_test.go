@@ -77,7 +77,7 @@ func setOf(t *testing.T, layout membership.Layout, block loader.KeySet) (*member
 func TestQuotientBesideWriter(t *testing.T) {
 	long.Seconds(t)
 	lab.Root(t)
-	lookups := long.Or(4_000_000, 100_000_000)
+	lookups := long.Or(4_000_000, 30_000_000)
 	r := newRandom(t)
 	layouts := []quotient.Layout{
 		{KeyBits: 32, LaneBits: 31, Lines: 64, Buckets: 6}, {KeyBits: 33, LaneBits: 63, Lines: 64, Buckets: 6, Front: 640},

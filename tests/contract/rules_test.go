@@ -353,7 +353,7 @@ func TestRules(t *testing.T) {
 		}
 		return all
 	}
-	for i := 0; i < long.Or(16, 96) || i < 96 && len(rare()) > 0; i++ {
+	for i := 0; i < long.Or(16, 40) || i < 96 && len(rare()) > 0; i++ {
 		lists, derived := r.derive(r.ruledLists(engine.Source, engine.Destination, engine.Both, engine.Out))
 		with, ranges, err := r.withRanges(lists)
 		if err != nil {
@@ -438,7 +438,7 @@ func TestRulesAfterChanges(t *testing.T) {
 	lab.Root(t)
 	r := newRandom(t)
 	made, rebuilt := 0, 0
-	for i := range long.Or(6, 60) {
+	for i := range long.Or(6, 24) {
 		lists := r.ruledLists(engine.Source, engine.Both)
 		round := newRound(t)
 		g, k := engines(round, lists, engine.Config{NoLean: i%2 == 0})
