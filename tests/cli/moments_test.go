@@ -46,7 +46,7 @@ func TestInterruptedAtRandom(t *testing.T) {
 		l.B.Iface, l.B.Netns, l.B.Netns, filepath.Join(dir, "weir.sock"), lists), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for range long.Rounds(5, 30, 100) {
+	for range long.Rounds(5, 12, 100) {
 		for _, args := range [][]string{{"check", "-c", config}, {"run", "--json", "-c", config}} {
 			cmd := exec.Command(program, args...)
 			var out bytes.Buffer

@@ -107,9 +107,9 @@ func TestBombs(t *testing.T) {
 	}
 	g.ask(0, "block", "10.0.0.3")
 	dropped = append(dropped, "10.0.0.3")
-	for _, b := range bombs {
-		g.patient("refresh", b.name)
-		alive(b.name + " again")
+	for _, name := range []string{"ipv6-range", "addresses", "string", "sets"} { // package feed reads each by itself
+		g.patient("refresh", name)
+		alive(name + " again")
 	}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.Process.Pid))
 	if err != nil {

@@ -112,7 +112,7 @@ scans: [{key: src, distinct: ports, threshold: 64, memory: %dKiB}]
 	}
 
 	at := make(map[string]int)
-	for round := range long.Rounds(6, 40, 400) {
+	for round := range long.Rounds(6, 16, 400) {
 		inReloads, killed := round%2 == 0, random.IntN(3) > 0
 		var done chan error
 		if inReloads {
