@@ -25,7 +25,7 @@ func TestIPSetOwner(t *testing.T) {
 	if load(t, []script{{"probe", "create a hash:net\ncreate b hash:ip netmask 24\n"}}, "ipset restore", []string{"ipset save"}, clear)[0] == nil {
 		lacking(t, "sets of ipset in the kernel")
 	}
-	scripts := make([]script, long.Rounds(40, 1000, 10_000))
+	scripts := make([]script, long.Rounds(40, 300, 10_000))
 	for i := range scripts {
 		scripts[i] = newIPSetScript(r)
 	}

@@ -29,7 +29,7 @@ func TestNFTOwner(t *testing.T) {
 		{"nft -f -", newNFTScript},
 		{"nft -j -f -", newNFTJSON},
 	} {
-		scripts := make([]script, long.Rounds(30, 300, 10_000))
+		scripts := make([]script, long.Rounds(30, 100, 10_000))
 		for i := range scripts {
 			scripts[i] = form.make(r)
 		}

@@ -418,7 +418,7 @@ func TestOracles(t *testing.T) {
 			}
 			p := &places{Rand: seed.New(t)}
 			failed := make(map[string]bool)
-			for range long.Rounds(100, 1000, 10_000) {
+			for range long.Rounds(100, 300, 10_000) {
 				o.check(t, f, p, failed)
 			}
 		})

@@ -190,7 +190,7 @@ func TestWatchPathMadeAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a", "b", "c", "d", "e", "f", "list")
 	f := follow(t, Source{File: Path(path)})
-	rounds := long.Or(5, 20)
+	rounds := long.Or(5, 10)
 	for i := range rounds {
 		must(t, os.MkdirAll(filepath.Dir(path), 0o700))
 		text := fmt.Sprintf("192.0.2.%d", 2*i)
@@ -397,7 +397,7 @@ func TestWatchBesideRemovals(t *testing.T) {
 			}
 		}
 	})
-	for range long.Or(5_000, 100_000) {
+	for range long.Or(5_000, 25_000) {
 		w.mu.Lock()
 		w.follow(d)
 		n := len(d.dirs)
