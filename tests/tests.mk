@@ -76,6 +76,7 @@ mutants: setup ## put small faults into the code, one at a time: tests must fail
 	go run ./tests/mutants $(FAULTS)
 
 .PHONY: test-exhaustive
+test-exhaustive: export WEIR_LONG := 1
 test-exhaustive: export WEIR_EXHAUSTIVE := 1
 test-exhaustive: check ## ask filters of every address, hashes of every pair in reach; all rounds of random faults (hours)
 	$(GOTEST) -timeout 4h ./filter/hash ./filter/quotient

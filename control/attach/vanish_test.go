@@ -24,7 +24,7 @@ func TestPinsVanishWhileStarting(t *testing.T) {
 		t.Fatal(err)
 	}
 	var took time.Duration
-	rounds, attachedAnew := long.Or(8, 60), 0
+	rounds, attachedAnew := long.Rounds(8, 24, 200), 0
 	for round := range rounds {
 		before := states(t, c.Pins)[l.B.Netns]
 		m := NewManager(c)

@@ -140,7 +140,7 @@ func TestCheckAgreesWithStart(t *testing.T) {
 		}
 		os.Remove(g.pins)
 	})
-	rounds := long.Or(20, 150)
+	rounds := long.Rounds(20, 60, 500)
 	log := slog.New(slog.DiscardHandler)
 	started, drawn := 0, 0
 	refused := make(map[string]bool)

@@ -39,7 +39,7 @@ func cpuTime(t *testing.T) time.Duration {
 // and a restart, and a turn of its loop takes no time to speak of.
 func TestManyLists(t *testing.T) {
 	long.Seconds(t)
-	n := long.Or(600, 4000)
+	n := long.Or(600, 2000)
 	l, dir := lab.New(t), t.TempDir()
 	pins, file := "/sys/fs/bpf/"+l.B.Netns, filepath.Join(dir, "weir.yaml")
 	entry := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{100, 1, byte(i >> 8), byte(i)}) }

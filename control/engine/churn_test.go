@@ -27,7 +27,7 @@ import (
 // dropped by mistake as often as those that never were listed.
 func TestChurn(t *testing.T) {
 	const rounds = 30
-	n, moved := long.Or(100_000, 10_000_000), long.Or(1000, 20_000)
+	n, moved := long.Or(100_000, 2_000_000), long.Or(1000, 20_000)
 	address := func(i int) list.V4Prefix { return list.V4(uint32(i)*2_654_435_761, 32) } // distinct
 	between := func(from, to int) *list.Set {
 		var e list.Entries

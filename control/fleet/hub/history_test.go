@@ -21,11 +21,11 @@ func TestHistories(t *testing.T) {
 	long.Seconds(t)
 	t.Parallel() // it waits a lot
 	random := seed.New(t)
-	together := long.Or(4, 8)
+	together := 4
 	seeds := make(chan uint64)
 	go func() {
 		defer close(seeds)
-		for range long.Or(4, 40) {
+		for range long.Rounds(4, 16, 100) {
 			select {
 			case seeds <- random.Uint64():
 			case <-t.Context().Done():

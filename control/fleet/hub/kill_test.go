@@ -116,7 +116,7 @@ func TestKill(t *testing.T) {
 	long.Unraced(t)
 	t.Parallel() // it waits a lot
 	random := seed.New(t)
-	kills := long.Or(3, 8)
+	kills := long.Rounds(3, 5, 30)
 	f := newFleet(t)
 	f.reserve()
 	n, err := f.authority.Enroll("edge-1", nil, []string{"tls://" + f.listen})

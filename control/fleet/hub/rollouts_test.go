@@ -529,7 +529,7 @@ func TestRolloutKilled(t *testing.T) {
 	long.Unraced(t)
 	long.Seconds(t)
 	t.Parallel() // it waits a lot
-	kills := long.Or(3, 7)
+	kills := long.Rounds(3, 4, 30)
 	f := newFleet(t)
 	f.reserve()
 	random := seed.New(t)

@@ -242,7 +242,7 @@ func TestPauses(t *testing.T) {
 	g.Distinct, g.Action = Addresses, Block
 	watched = append(watched, Watched{Spec: g.Spec()})
 
-	for run := range long.Or(2, 15) {
+	for run := range long.Or(2, 6) {
 		h := newHost(t, watched)
 		rests := run%2 == 1
 		start := func() *Watcher {
