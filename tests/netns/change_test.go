@@ -202,7 +202,7 @@ func eachModes(t *testing.T, test func(t *testing.T, xdp hooks.Hook, mode member
 func TestReplaceUnderLoad(t *testing.T) {
 	long.Seconds(t)
 	const sources = 200
-	replacements := long.Or(5, 50)
+	replacements := long.Or(5, 20)
 	eachModes(t, func(t *testing.T, xdp hooks.Hook, mode membership.Mode) {
 		l := lab.New(t)
 		s := lists(addresses(0, sources), nil)
