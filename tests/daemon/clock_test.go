@@ -376,7 +376,7 @@ lists:
 		}
 		set(ahead)
 	}
-	rounds := long.Rounds(20, 60, 200)
+	rounds := long.Rounds(20, 30, 200)
 	for range rounds {
 		step()
 		seen()

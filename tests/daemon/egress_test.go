@@ -127,13 +127,13 @@ lists:
 	d.stop()
 }
 
-// Numbered packets in both directions, 800,000 of them or as many as WEIR_PACKETS says,
+// Numbered packets in both directions, 300,000 of them or as many as WEIR_PACKETS says,
 // while lists change, the daemon reloads, is killed, and gives way to another version: none
 // that is listed leaves or comes in, and none that is not is lost. Replies pass, but nothing
 // here opens a connection.
 func TestBothDirections(t *testing.T) {
 	t.Parallel()
-	packets := uint64(800_000)
+	packets := uint64(300_000)
 	if text := os.Getenv("WEIR_PACKETS"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {

@@ -177,7 +177,7 @@ func TestFail2ban(t *testing.T) {
 func TestFail2banRestarts(t *testing.T) {
 	t.Parallel()
 	lab.Tool(t, "fail2ban-server")
-	bans := long.Or(300, 10_000)
+	bans := long.Or(300, 2_000)
 	h := newHost(t)
 	h.configure(h.B.Iface, "lists: {jail: {}}\n")
 	h.start(releases[0])
@@ -232,7 +232,7 @@ func TestFail2banDuringRestarts(t *testing.T) {
 	t.Parallel()
 	lab.Tool(t, "fail2ban-server")
 	random := seed.New(t)
-	restarts, bans := long.Or(2, 8), long.Or(20, 30) // bans of each restart
+	restarts, bans := long.Or(2, 4), long.Or(20, 30) // bans of each restart
 	h := newHost(t)
 	h.configure(h.B.Iface, "lists: {jail: {}, always: {%s}}\n", h.feed(long.Or(1000, 1_000_000)))
 	d := h.start(releases[0])

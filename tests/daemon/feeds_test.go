@@ -178,10 +178,10 @@ func TestHistories(t *testing.T) {
 		feeds        []string
 		updates      int
 	}{
-		{"every two hours", "file", []string{"churn-data-shield-2h.tar.zst"}, long.Or(6, 2*23)},
-		{"every two weeks", "http", []string{"churn-x4b-vpn-2026.tar.zst"}, long.Or(5, 6*9)},
+		{"every two hours", "file", []string{"churn-data-shield-2h.tar.zst"}, long.Or(6, 12)},
+		{"every two weeks", "http", []string{"churn-x4b-vpn-2026.tar.zst"}, long.Or(5, 12)},
 		// So different that the next generation is built.
-		{"another list", "file", []string{"ipsum.txt.gz", "malicious-ip-full.txt.gz"}, long.Or(2, 6)},
+		{"another list", "file", []string{"ipsum.txt.gz", "malicious-ip-full.txt.gz"}, long.Or(2, 3)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -432,7 +432,7 @@ func (o *operator) follow(ctx context.Context) {
 func TestFleetFaults(t *testing.T) {
 	long.Seconds(t)
 	t.Parallel()
-	f := newFleet(t, long.Or(2, 8), long.Or(5_000, 1_000_000))
+	f := newFleet(t, long.Or(2, 4), long.Or(5_000, 200_000))
 	epoch := f.converge()[0].Version.Epoch
 	random := seed.New(t)
 	upTo := func(d time.Duration) time.Duration { return time.Duration(random.Float64() * float64(d)) }
@@ -460,7 +460,7 @@ func TestFleetFaults(t *testing.T) {
 		times int
 		do    func()
 	}{
-		{"kill the hub", long.Or(2, 8), func() {
+		{"kill the hub", long.Rounds(2, 4, 16), func() {
 			f.kill()
 			time.Sleep(upTo(500 * time.Millisecond))
 			if random.IntN(3) == 0 {
@@ -469,7 +469,7 @@ func TestFleetFaults(t *testing.T) {
 				f.start()
 			}
 		}},
-		{"kill a node", long.Or(2, 8), func() {
+		{"kill a node", long.Rounds(2, 4, 16), func() {
 			n := any()
 			n.d.kill()
 			time.Sleep(upTo(500 * time.Millisecond))
@@ -478,7 +478,7 @@ func TestFleetFaults(t *testing.T) {
 				n.d.ready()
 			}
 		}},
-		{"cut a node off", long.Or(2, 5), func() {
+		{"cut a node off", long.Rounds(2, 3, 10), func() {
 			n, for_ := any(), upTo(3*time.Second)
 			if !cut[n].TryLock() {
 				return
@@ -490,12 +490,12 @@ func TestFleetFaults(t *testing.T) {
 				n.set(netlink.LinkSetUp)
 			})
 		}},
-		{"stop the hub for a while", long.Or(1, 3), func() {
+		{"stop the hub for a while", long.Rounds(1, 2, 6), func() {
 			_ = f.process.Signal(syscall.SIGSTOP)
 			time.Sleep(upTo(2 * time.Second))
 			_ = f.process.Signal(syscall.SIGCONT)
 		}},
-		{"stop a node for a while", long.Or(1, 3), func() {
+		{"stop a node for a while", long.Rounds(1, 2, 6), func() {
 			n := any()
 			_ = n.d.process.Signal(syscall.SIGSTOP)
 			time.Sleep(upTo(2 * time.Second))

@@ -89,7 +89,7 @@ func TestReloadsOfContents(t *testing.T) {
 	d := h.start(releases[0])
 	h.settled("always")
 	load.run()
-	for round := range long.Or(12, 100) {
+	for round := range long.Rounds(12, 40, 100) {
 		in, out := next()
 		if _, err := h.api.Reload(t.Context()); err != nil {
 			t.Fatal(err)
@@ -205,7 +205,7 @@ func TestKills(t *testing.T) {
 // pin of its filter leaves none.
 func testKills(t *testing.T, mode, adoption string, mostAnew int) {
 	h := newHost(t)
-	h.configure(h.B.Iface, "%slists: {always: {%s}}\n", mode, h.feed(long.Or(50_000, 200_000)))
+	h.configure(h.B.Iface, "%slists: {always: {%s}}\n", mode, h.feed(50_000))
 	load := h.flood()
 	random := seed.New(t)
 	d := h.start(releases[0])
@@ -260,7 +260,7 @@ func testKills(t *testing.T, mode, adoption string, mostAnew int) {
 		}
 	}
 	for round := range 100 {
-		if round >= long.Or(4, 30) {
+		if round >= long.Rounds(4, 12, 60) {
 			if !few() {
 				break
 			}
@@ -323,7 +323,7 @@ func TestUpgrades(t *testing.T) {
 	d := h.start(releases[0])
 	load.run()
 	var confirmed []string
-	for round := 1; round <= long.Or(4, 20); round++ {
+	for round := 1; round <= long.Or(4, 8); round++ {
 		batch := addresses(commandBlock, 10*round, 10)
 		h.mustChange("", false, lines(batch)...)
 		confirmed = append(confirmed, lines(batch)...)

@@ -29,7 +29,7 @@ func TestMonitorKills(t *testing.T) {
 	listed := froms(addresses(feedBlock, 0, 20)...)
 	d := h.start(releases[0])
 	cut := 0 // switches that were cut off by a kill
-	for round := range long.Or(4, 18) {
+	for round := range long.Rounds(4, 9, 36) {
 		if _, err := h.api.SetMonitor(t.Context(), true, 0); err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +82,7 @@ func TestConfirmKills(t *testing.T) {
 	listed := froms(addresses(feedBlock, 0, 20)...)
 	other := from(netip.MustParseAddr("203.0.113.77"))
 	d := h.start(releases[0])
-	for round := range long.Or(2, 10) {
+	for round := range long.Or(2, 4) {
 		unconfirmed()
 		if _, err := h.api.ReloadUnconfirmed(t.Context(), time.Hour); err != nil {
 			t.Fatal(err)

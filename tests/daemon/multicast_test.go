@@ -192,7 +192,7 @@ func TestMulticast(t *testing.T) {
 		h.groups("out2", true, "239.2.2.2", "ff0e::2")
 		not = append(not, span{from: s.sent.Load() + 1})
 	}
-	for range long.Or(3, 60) {
+	for range long.Rounds(3, 20, 60) {
 		toggle()
 	}
 	// Others, with shared bits, are added and removed meanwhile.

@@ -232,7 +232,7 @@ func TestPatternMoments(t *testing.T) {
 	sizes := []time.Duration{-365 * 24 * time.Hour, -time.Hour, -3 * time.Second, 0, 3 * time.Second, time.Hour, 3650 * 24 * time.Hour}
 	done := make(map[string]int)
 	judged, port := 0, uint16(1000)
-	for range setting(t, momentsVariable, long.Or(3, 10)) {
+	for range setting(t, momentsVariable, long.Rounds(3, 5, 30)) {
 		port += 3
 		on, tried, over := port, port+1, port+2
 		load.set(on, tried, over)

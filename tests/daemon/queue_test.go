@@ -253,7 +253,7 @@ func TestKillsAmongWaitingChanges(t *testing.T) {
 	h := newHost(t)
 	h.configure(h.B.Iface, "lists: {jail: {}}\n")
 	h.start(releases[0]).kill()
-	rounds, each := long.Or(3, 10), long.Or(20, 40)
+	rounds, each := long.Rounds(3, 5, 20), long.Or(20, 40)
 	want := make(map[string]time.Duration) // the TTL of an address that is blocked
 	for range rounds {
 		for range each {

@@ -30,7 +30,7 @@ func TestStoppedInUpdate(t *testing.T) {
 	h.write("large.txt", texts[1])
 	h.configure(h.B.Iface, "keep: false\nlists: {large: {sources: [{file: %s, max_entries: 20000000}]}}\n", h.path("large.txt"))
 	var whole, worst time.Duration // of an update; after a signal
-	for i := range 1 + long.Rounds(3, 30, 100) {
+	for i := range 1 + long.Rounds(3, 10, 100) {
 		cmd := exec.Command(releases[0].path, "run", "--config", h.path("weir.yaml"), "--json")
 		d := &daemon{h: h, ended: make(chan struct{}), began: time.Now()}
 		cmd.Stderr = d

@@ -16,7 +16,6 @@ import (
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/tests/lab"
-	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -68,7 +67,7 @@ func froms(addrs ...netip.Addr) []key.Tuple {
 // listedRate is in packets per second. The receiver's buffer has room for many seconds of
 // passing packets, and a burst is small compared with the wire's queue of 256. How short a
 // gap is noticed depends on sendStep.
-var listedRate = long.Or(5_000., 20_000)
+const listedRate = 5_000.
 
 const (
 	cleanEvery = 5 // listed packets

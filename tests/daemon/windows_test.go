@@ -192,7 +192,7 @@ func TestPausesPunishNoneBelow(t *testing.T) {
 	long.Seconds(t)
 	t.Parallel()
 	lab.Root(t)
-	testPauses(t, long.Or(200_000, 10_000_000))
+	testPauses(t, long.Or(200_000, 2_000_000))
 }
 
 // moments changes, stops and replaces a daemon whose trackers and scan detectors see sources below and
@@ -213,7 +213,7 @@ type moments struct {
 // tracker's threshold and at twice of it, and of scanners at half of the protection against lock-out's and at twice of it.
 func startMoments(t *testing.T, by release, entries, below, above, scansBelow, scansAbove int) *moments {
 	t.Helper()
-	m := &moments{host: newHost(t), entries: entries, pause: long.Or(3*time.Second, 12*time.Second)}
+	m := &moments{host: newHost(t), entries: entries, pause: long.Or(3*time.Second, 6*time.Second)}
 	if long.Enabled {
 		m.former = releaseBefore(t)
 	}
