@@ -27,6 +27,7 @@ import (
 	"weir/control/durable"
 	"weir/control/engine"
 	"weir/control/feed"
+	"weir/control/fleet/node"
 	"weir/control/history"
 	"weir/control/journal"
 	"weir/control/lists"
@@ -111,9 +112,11 @@ func Start(ctx context.Context, o Options) (_ *Daemon, err error) {
 	if c.Console.Listen != "" {
 		d.api.Console = console.New(d.api, string(c.Console.Listen), c.Console.TLS != config.TLS{}, o.Version)
 	}
-	if d.fleet.Node, err = openNode(c, d.clock, o.Version, false, o.Log); err != nil {
+	member, err := openNode(c, d.clock, o.Version, false, o.Log)
+	if err != nil {
 		return nil, err
 	}
+	d.fleet.node.Store(member)
 	if d.service.Manager, err = serve.DialManager(); err != nil {
 		return nil, err
 	}
@@ -332,12 +335,15 @@ func (d *Daemon) Run(ctx context.Context, reload <-chan os.Signal, interval time
 	}
 	d.active.announce(d.o.Log, "filtering", d.active.took) // and answering
 	d.feeds.Follow(ctx)
-	if d.fleet.Node != nil {
+	d.fleet.follow = func(n *node.Node) {
 		all.Go(func() {
-			if err := d.fleet.Node.Run(ctx, d.api); err != nil {
+			if err := n.Run(ctx, d.api); err != nil {
 				d.o.Log.Error("the fleet is not followed: " + err.Error())
 			}
 		})
+	}
+	if n := d.fleet.Node(); n != nil {
+		d.fleet.follow(n)
 	}
 	all.Go(func() { d.observers.stages.Trackers.FollowWakes(ctx, d.loop.woken) })
 	all.Go(func() { d.upkeep.follow(ctx, func() error { return d.checkState(ctx) }) })

@@ -519,7 +519,8 @@ func TestFleetAwaitsUnsaved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fleet{Node: n, service: &service{Manager: new(serve.Manager), log: slog.New(slog.DiscardHandler)}}
+	f := &fleet{service: &service{Manager: new(serve.Manager), log: slog.New(slog.DiscardHandler)}}
+	f.node.Store(n)
 	ended := make(chan error, 1)
 	go func() { ended <- f.Await(t.Context(), []string{"fleet.block", "fleet.unsaved", "own"}) }()
 	wait.For(t, "what the start waits for", func() bool {

@@ -26,12 +26,17 @@ import (
 // fleet is the host's membership of a fleet: the lists that its configuration has from there, and the wait for
 // them at a start. It is safe for concurrent use.
 type fleet struct {
-	Node       *node.Node // nil: the host is in none
+	node       atomic.Pointer[node.Node] // nil: the host is in none
 	rehearsals *rehearsals
+
+	follow func(*node.Node) // has the host follow its lists; set by Run
 
 	service *service               // notified while the start waits
 	awaits  atomic.Pointer[string] // what the start waits for; nil: nothing
 }
+
+// Node returns the host as a node, nil if it is in no fleet.
+func (f *fleet) Node() *node.Node { return f.node.Load() }
 
 // Awaited returns what the start waits for, "" for nothing.
 func (f *fleet) Awaited() string {
@@ -61,16 +66,18 @@ func openNode(c *config.Config, by *clock.Clock, version string, readOnly bool, 
 
 // Known implements [ruleset.Shared].
 func (f *fleet) Known() bool {
-	return f.Node != nil && slices.ContainsFunc(f.Node.Lists(), func(l *node.List) bool { return l.Contents().Len() > 0 })
+	n := f.Node()
+	return n != nil && slices.ContainsFunc(n.Lists(), func(l *node.List) bool { return l.Contents().Len() > 0 })
 }
 
 // Lists implements [ruleset.Shared].
 func (f *fleet) Lists(c *config.Config) (lists []config.List, from map[string]ruleset.Source) {
-	if f.Node == nil {
+	n := f.Node()
+	if n == nil {
 		return nil, nil
 	}
 	from = make(map[string]ruleset.Source)
-	for _, l := range f.Node.Lists() {
+	for _, l := range n.Lists() {
 		one, err := listOf(l.Name(), l.Settings())
 		if err == nil {
 			err = c.CheckShared(one, lists)
@@ -111,12 +118,13 @@ const awaitInterval = 100 * time.Millisecond
 // already: what would replace it must not be without them. The node may have lost what it
 // had saved, and the hub be out of reach.
 func (f *fleet) Await(ctx context.Context, attached []string) error {
-	if f.Node == nil {
+	n := f.Node()
+	if n == nil {
 		return nil
 	}
 	missing := func() (all []string) {
 		for _, name := range attached {
-			if hubs, ok := strings.CutPrefix(name, config.FleetPrefix); ok && f.Node.Expects(hubs) {
+			if hubs, ok := strings.CutPrefix(name, config.FleetPrefix); ok && n.Expects(hubs) {
 				all = append(all, name)
 			}
 		}
@@ -130,7 +138,7 @@ func (f *fleet) Await(ctx context.Context, attached []string) error {
 	defer all.Wait()
 	defer stop()
 	failed := make(chan error, 1)
-	all.Go(func() { failed <- f.Node.Run(following, awaiting{}) })
+	all.Go(func() { failed <- n.Run(following, awaiting{}) })
 	defer f.awaits.Store(nil)
 	tick := time.NewTicker(awaitInterval)
 	defer tick.Stop()
@@ -141,7 +149,7 @@ func (f *fleet) Await(ctx context.Context, attached []string) error {
 			return nil
 		}
 		text := "waiting for " + strings.Join(lists, ", ") + ", which the program from before has: it filters on"
-		if err := f.Node.Age().Err(); err != nil {
+		if err := n.Age().Err(); err != nil {
 			text += "; " + err.Error()
 		}
 		f.awaits.Store(&text)
@@ -172,15 +180,16 @@ func (f *fleet) Await(ctx context.Context, attached []string) error {
 
 // Status returns the state of the node, nil if the host is in no fleet.
 func (f *fleet) Status() *api.Fleet {
-	if f.Node == nil {
+	n := f.Node()
+	if n == nil {
 		return nil
 	}
-	age := f.Node.Age()
-	s := &api.Fleet{Node: f.Node.Name(), Connected: age.Connected, Refused: f.Node.Refused()}
+	age := n.Age()
+	s := &api.Fleet{Node: n.Name(), Connected: age.Connected, Refused: n.Refused()}
 	if !age.Confirmed.IsZero() {
 		s.Confirmed = &age.Confirmed
 	}
-	if until := f.Node.Expires(); !until.IsZero() && enrollment.ExpiresSoon(until, time.Now()) {
+	if until := n.Expires(); !until.IsZero() && enrollment.ExpiresSoon(until, time.Now()) {
 		s.Expires = &until
 	}
 	if err := age.Err(); err != nil {

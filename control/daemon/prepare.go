@@ -36,7 +36,9 @@ func Prepare(ctx context.Context, c *config.Config, log *slog.Logger, progress *
 	if err != nil {
 		return nil, err
 	}
-	p, err := ruleset.Read(ctx, c, ruleset.Options{Log: log, Journal: j, ReadOnly: true, Progress: progress, Shared: &fleet{Node: n}, Trials: lists.LoadTrials(statePath(c, lists.TrialFile), by, log)})
+	shared := new(fleet)
+	shared.node.Store(n)
+	p, err := ruleset.Read(ctx, c, ruleset.Options{Log: log, Journal: j, ReadOnly: true, Progress: progress, Shared: shared, Trials: lists.LoadTrials(statePath(c, lists.TrialFile), by, log)})
 	if err == nil && p.Unopened != nil {
 		return nil, p.Unopened
 	}

@@ -12,6 +12,7 @@ import (
 	"weir/control/api"
 	"weir/control/config"
 	"weir/control/feed"
+	"weir/control/fleet/node"
 	"weir/control/lists"
 	"weir/control/ruleset"
 	"weir/control/stages"
@@ -139,9 +140,21 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	if err == nil {
 		feeds, err = ruleset.OpenFeeds(ctx, c, how)
 	}
+	var member *node.Node
+	if err == nil {
+		member, err = d.joins(last.Config, c, within)
+	}
 	if bad := d.loop.doAlone(context.WithoutCancel(ctx), func() error { // the service manager waits for it
 		if err == nil {
+			if member != nil {
+				d.fleet.node.Store(member)
+			}
 			r, err = d.reconfigureUnconfirmed(c, feeds, within)
+			if member != nil && err == nil {
+				d.fleet.follow(member)
+			} else if member != nil {
+				d.fleet.node.Store(nil)
+			}
 		}
 		if err == nil {
 			r.Changes = append(r.Changes, d.trials.follow(d.reloads.confirmation.done())...)
@@ -187,6 +200,17 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 	return r, nil
 }
 
+// joins returns the node that a host becomes by a reload, nil if it was one, or becomes none.
+func (d *Daemon) joins(old, c *config.Config, within time.Duration) (*node.Node, error) {
+	if old.Fleet.On() || !c.Fleet.On() {
+		return nil, nil
+	}
+	if within > 0 {
+		return nil, errors.New("fleet comes with a reload for good: weir reload without --confirm")
+	}
+	return openNode(c, d.clock, d.o.Version, false, d.o.Log)
+}
+
 // reassembly is a configuration that was put together after the active one.
 type reassembly struct {
 	*ruleset.Ruleset
@@ -207,8 +231,11 @@ func (d *Daemon) assemble(c *config.Config, of *stages.Table, feeds map[string]*
 // it, or what was read of one of its lists is refused.
 func (d *Daemon) assembleNew(c *config.Config, feeds map[string]*feed.Feed) (next reassembly, err error) {
 	old := d.active.prepared.Config
-	if c.StateDir != old.StateDir || c.Pins != old.Pins || c.API != old.API || c.Metrics != old.Metrics || c.Console != old.Console || c.Fleet != old.Fleet {
-		return next, errors.New("state_dir, pins, api, metrics, console and fleet change with a restart only")
+	if c.StateDir != old.StateDir || c.Pins != old.Pins || c.API != old.API || c.Metrics != old.Metrics || c.Console != old.Console {
+		return next, errors.New("state_dir, pins, api, metrics and console change with a restart only")
+	}
+	if old.Fleet.On() && c.Fleet != old.Fleet {
+		return next, errors.New("fleet changes, and ends, with a restart only")
 	}
 	var of *stages.Table
 	limits := d.policing.limits(c)
