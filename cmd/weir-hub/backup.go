@@ -53,8 +53,8 @@ func newBackup() *cobra.Command {
 to a new file that only its owner may read; -, to standard output. It has
 secrets, as the directory of keys does: who has it can be the fleet's hub.
 
-What is not in it: hub.yaml, files that lists are read from, and the broker's
-stream, which the hub makes anew.`,
+What is not in it: hub.yaml, files that lists are read from, tokens of weir-hub
+token, and the broker's stream, which the hub makes anew.`,
 		Example: "  weir-hub backup /root/hub.tar.gz\n  weir-hub backup - | ssh backup@vault 'umask 077; cat >hub.tar.gz'",
 		Args:    exactly("FILE"),
 	}
@@ -175,6 +175,9 @@ func addAll(t *tar.Writer, from, name string) error {
 			}
 		}
 		for _, dir := range dirs {
+			if dir == authority.TokensDir && name == keysPrefix {
+				continue
+			}
 			if err := addAll(t, filepath.Join(from, dir), path.Join(name, dir)); err != nil {
 				return err
 			}

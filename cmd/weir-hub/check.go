@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -44,9 +43,7 @@ Errors have file, line and column.`,
 			for _, e := range wrong {
 				all = append(all, configError{e.Line, e.Column, e.Path, e.Err.Error()})
 			}
-			e := json.NewEncoder(c.OutOrStdout())
-			e.SetIndent("", "  ")
-			if err := e.Encode(map[string]any{"file": name, "errors": all}); err != nil {
+			if err := printJSON(c.OutOrStdout(), map[string]any{"file": name, "errors": all}); err != nil {
 				return err
 			}
 		} else {
@@ -74,6 +71,9 @@ Errors have file, line and column.`,
 				}
 			}
 			fmt.Fprintf(c.OutOrStdout(), "%s: no errors; lists: %d, sources: %d, lists that go out in waves: %d\n", name, len(h.AllLists()), sources, waves)
+			if at := h.JoinURL(); at != "" {
+				fmt.Fprintln(c.OutOrStdout(), "hosts join at", at)
+			}
 		}
 		return nil
 	}

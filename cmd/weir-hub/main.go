@@ -2,14 +2,11 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/url"
@@ -28,7 +25,6 @@ import (
 	"weir/cmd/share"
 	"weir/cmd/terminal"
 	"weir/control/config"
-	"weir/control/durable"
 	"weir/control/feed"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/broker"
@@ -119,7 +115,7 @@ Exit codes: 0 done, 1 failed, 2 wrong command line.`,
 	root.SetVersionTemplate("weir-hub {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newInit(), newEnroll(), newRevoke(), newForget(), newNodes(), newCluster(), newSite(), newRelay(), newBackup(), newRestore(), newCheck(), newRun(), newShare())
+	root.AddCommand(newInit(), newToken(), newEnroll(), newRevoke(), newForget(), newNodes(), newCluster(), newSite(), newRelay(), newBackup(), newRestore(), newCheck(), newRun(), newShare())
 	root.InitDefaultHelpCmd()
 	for _, c := range root.Commands() {
 		if c.Name() == "help" {
@@ -294,160 +290,51 @@ func opened(file string) (*config.Hub, *authority.Authority, error) {
 
 func newEnroll() *cobra.Command {
 	var labels []string
-	var site, from, to string
+	var site string
 	c := &cobra.Command{
-		Use:   "enroll NODE [--label NAME,...] [--site SITE] | --from FILE --to DIRECTORY",
+		Use:   "enroll NODE [--label NAME,...] [--site SITE]",
 		Short: "Print the file with which a host joins the fleet",
-		Long: `Prints one file that has all a host needs: copy it there, readable by root
+		Long: `Prints one file that has all a host needs, where the host cannot reach the hub to
+join by itself: see weir-hub token. Copy it there, readable by root
 and the group of weir's service only, and name it in weir.yaml: fleet: {enroll:
 FILE}. It contains the node's secrets, and is not kept here. A node of this name
 that was enrolled before is revoked. The hub need not run.
 
 Labels group nodes, for rollouts. A node of a site connects to the site's
 server, and not to the hub: see weir-hub site. The node's certificate is valid
-for five years.
-
---from enrolls many: each line of FILE, or of the input for -, has the name of a
-node, and its labels, joined by commas. DIRECTORY gets NODE.json for each. A line
-that is wrong, or names a node that is enrolled, changes nothing.`,
+for five years.`,
 		Example: `  weir-hub enroll edge-1 --label paris,canary >edge-1.json
   weir-hub enroll edge-1 |
-    ssh root@edge-1 install -m 0640 -g weir /dev/stdin /etc/weir/fleet.json
-  printf 'edge-2 paris\nedge-3 paris,canary\n' | weir-hub enroll --from - --to /root/new`,
-		Args: func(c *cobra.Command, args []string) error {
-			switch {
-			case (from == "") != (to == ""):
-				return usageError{errors.New("--from and --to belong together")}
-			case from != "" && c.Flags().Changed("label"):
-				return usageError{errors.New("--label: with --from, the lines have the labels")}
-			case from != "":
-				return noArgs(c, args)
-			}
-			return exactly("NODE")(c, args)
-		},
+    ssh root@edge-1 install -m 0640 -g weir /dev/stdin /etc/weir/fleet.json`,
+		Args: exactly("NODE"),
 	}
-	c.Flags().StringVar(&from, "from", "", "`file` with a node and its labels on each line; -: the input")
-	c.Flags().StringVar(&to, "to", "", "`directory` for the files of --from")
 	c.Flags().StringSliceVar(&labels, "label", nil, "`names` of groups that the node is in, joined by commas")
 	c.Flags().StringVar(&site, "site", "", "`name` of the site whose server the node connects to")
 	file := configFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		all, err := newcomers(c, args, labels, from)
-		if err != nil {
+		if err := enrollment.CheckName(args[0]); err != nil {
 			return usageError{err}
 		}
 		h, a, err := openedAsOwner(*file)
 		if err != nil {
 			return err
 		}
-		servers := h.Servers
-		if site != "" {
-			s, err := a.Site(site)
-			if errors.Is(err, fs.ErrNotExist) {
-				err = fmt.Errorf("no site %q was enrolled: weir hub site %s", site, site)
-			}
-			if err != nil {
-				return err
-			}
-			servers = s.Servers
-		}
-		if from != "" {
-			if err := noneEnrolled(a, all); err != nil {
-				return err
-			}
-			if err := durable.MkdirAll(to); err != nil {
-				return err
-			}
-		}
-		for _, m := range all {
-			n, err := a.Enroll(m.Name, m.Labels, servers)
-			if err != nil {
-				return err
-			}
-			n.TLSFirst = h.Broker.TLSFirst != "" && site == ""
-			text, err := n.Marshal()
-			if err == nil && from == "" {
-				_, err = c.OutOrStdout().Write(text)
-			} else if err == nil {
-				err = durable.WriteFile(filepath.Join(to, m.Name+".json"), text)
-			}
-			if err != nil {
-				return fmt.Errorf("node %s: %w", m.Name, err)
-			}
-		}
-		if from != "" {
-			fmt.Fprintf(c.OutOrStdout(), "nodes enrolled: %d, with their files in %s\n", len(all), to)
-		}
-		return nil
-	}
-	return c
-}
-
-// newcomers returns the nodes to enroll: that of the arguments, or those of a file.
-func newcomers(c *cobra.Command, args, labels []string, from string) (all []authority.Member, err error) {
-	if from == "" {
-		return []authority.Member{{Name: args[0], Labels: labels}}, enrollment.CheckName(args[0])
-	}
-	in, name := c.InOrStdin(), "the input"
-	if from != "-" {
-		f, err := os.Open(from)
+		servers, err := a.ServersOf(site, h.Servers)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		defer f.Close()
-		in, name = f, from
-	}
-	lines := make(map[string]int)
-	scanner := bufio.NewScanner(in)
-	for line := 1; scanner.Scan(); line++ {
-		text, _, _ := strings.Cut(scanner.Text(), "#")
-		words := strings.Fields(text)
-		if len(words) == 0 {
-			continue
-		}
-		m := authority.Member{Name: words[0]}
-		err := enrollment.CheckName(m.Name)
-		switch {
-		case err != nil:
-		case len(words) > 2:
-			err = fmt.Errorf("%q: want a node, and its labels, joined by commas", words[2])
-		case lines[m.Name] > 0:
-			err = fmt.Errorf("node %s is in line %d, too", m.Name, lines[m.Name])
-		case len(words) == 2:
-			m.Labels = strings.Split(words[1], ",")
-			for _, l := range m.Labels {
-				if err == nil {
-					err = enrollment.CheckLabel(l)
-				}
-			}
-		}
+		n, err := a.Enroll(args[0], labels, servers)
 		if err != nil {
-			return nil, fmt.Errorf("%s:%d: %w", name, line, err)
+			return err
 		}
-		lines[m.Name] = line
-		all = append(all, m)
-	}
-	if err := scanner.Err(); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	if len(all) == 0 {
-		return nil, fmt.Errorf("%s has no node", name)
-	}
-	return all, nil
-}
-
-// noneEnrolled fails if one of some nodes is enrolled: it would be cut off.
-func noneEnrolled(a *authority.Authority, some []authority.Member) error {
-	members, err := a.Members()
-	if err != nil {
+		n.TLSFirst = h.Broker.TLSFirst != "" && site == ""
+		text, err := n.Marshal()
+		if err == nil {
+			_, err = c.OutOrStdout().Write(text)
+		}
 		return err
 	}
-	for _, m := range some {
-		if now, ok := members[m.Name]; ok && now.Revoked.IsZero() {
-			return fmt.Errorf("node %s is enrolled, and would be cut off: enroll it alone, or revoke it, or leave it out", m.Name)
-		}
-	}
-	return nil
+	return c
 }
 
 func newRevoke() *cobra.Command {
@@ -557,9 +444,7 @@ of them are connected, and what they filter by.`,
 		}
 		slices.SortFunc(all, func(a, b authority.Member) int { return strings.Compare(a.Name, b.Name) })
 		if *asJSON {
-			e := json.NewEncoder(c.OutOrStdout())
-			e.SetIndent("", "  ")
-			return e.Encode(struct {
+			return printJSON(c.OutOrStdout(), struct {
 				Nodes []authority.Member `json:"nodes"`
 			}{all})
 		}
@@ -584,7 +469,7 @@ Nodes go on filtering without it, and report that they are stale after max_age.
 
 SIGHUP, or weir fleet reload, reads the configuration again and takes in all of
 it or nothing: nodes stay connected. keys, state_dir, servers, sites, broker,
-api and console change with a restart only.`,
+join, api and console change with a restart only.`,
 		Example: "  weir-hub run --config /etc/weir-hub/hub.yaml",
 		Args:    noArgs,
 	}
@@ -650,6 +535,14 @@ func run(ctx context.Context, file string, c *config.Hub, a *authority.Authority
 	serving := serve.Config{
 		Socket: string(c.API.Socket), Group: c.API.Group, ConsoleHandler: h.Console(), Problems: problems,
 		Console: serve.TLS{Address: string(c.Console.Listen), Cert: string(c.Console.TLS.Cert), Key: string(c.Console.TLS.Key), ClientCA: string(c.Console.TLS.ClientCA)},
+	}
+	if c.Join.Listen != "" {
+		secure, err := a.JoinTLS(hosts(append(slices.Concat(c.Servers, c.Sites), c.JoinURL())))
+		if err != nil {
+			cancel()
+			return err
+		}
+		serving.Join, serving.Joins = string(c.Join.Listen), h.Joins(secure)
 	}
 	if x := c.Console.Proxy; x.Socket != "" {
 		serving.Proxy, serving.ProxyHandler = serve.Proxy{Socket: string(x.Socket), Group: x.Group}, h.ConsoleProxy()

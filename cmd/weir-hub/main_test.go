@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -145,57 +144,6 @@ func TestActAsOwner(t *testing.T) {
 	c.Dir, c.Env = "/", append(os.Environ(), asOwner+"="+dir)
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
-	}
-}
-
-// A file enrolls many nodes, or none.
-func TestEnrollMany(t *testing.T) {
-	dir := t.TempDir()
-	config, to := filepath.Join(dir, "hub.yaml"), filepath.Join(dir, "new")
-	text := fmt.Sprintf("servers: [\"tls://h:1\"]\nbroker: {listen: \"127.0.0.1:4222\"}\nkeys: %[1]s/keys\nstate_dir: %[1]s/state\n", dir)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, args := range [][]string{{"init", filepath.Join(dir, "keys")}, {"enroll", "edge-1", "--config", config}} {
-		if code, _, log := command(t, args...); code != exitOK {
-			t.Fatalf("%q: exit code %d\n%s", args, code, log)
-		}
-	}
-	from := filepath.Join(dir, "nodes.txt")
-	many := func(lines string, more ...string) (code int, out, log string) {
-		t.Helper()
-		if err := os.WriteFile(from, []byte(lines), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return command(t, append([]string{"enroll", "--config", config, "--from", from, "--to", to}, more...)...)
-	}
-	for lines, want := range map[string]string{
-		"edge-2\nedge-2\n":         "nodes.txt:2: node edge-2 is in line 1, too",
-		"edge-2\n\na/b\n":          "nodes.txt:3: ",
-		"edge-2\nedge-3 x y\n":     "nodes.txt:2: \"y\"",
-		"edge-2\nedge-3 web,a/b\n": "nodes.txt:2: ",
-		"edge-2\nedge-1\n":         "node edge-1 is enrolled, and would be cut off",
-		"# none\n":                 "has no node",
-	} {
-		if code, out, log := many(lines); code == exitOK || out != "" || !strings.Contains(log, want) {
-			t.Errorf("%q: exit code %d, want the error %q\n%s%s", lines, code, want, out, log)
-		}
-	}
-	if code, _, log := many("edge-2\n", "--label", "web"); code != exitUsage || !strings.Contains(log, "--label") {
-		t.Errorf("--label: exit code %d\n%s", code, log)
-	}
-	if _, out, _ := command(t, "nodes", "--config", config); strings.Count(out, "\n") != 1 {
-		t.Errorf("after errors, there are these nodes:\n%s", out)
-	}
-	code, out, log := many("# new ones\nedge-2 paris,canary\n\nedge-3 # no label\n")
-	if code != exitOK || out != "nodes enrolled: 2, with their files in "+to+"\n" {
-		t.Fatalf("exit code %d\n%s%s", code, out, log)
-	}
-	for name, labels := range map[string][]string{"edge-2": {"paris", "canary"}, "edge-3": nil} {
-		n, err := enrollment.Read(filepath.Join(to, name+".json"))
-		if err != nil || n.Name != name || !slices.Equal(n.Labels, labels) {
-			t.Errorf("%s: %+v, %v", name, n, err)
-		}
 	}
 }
 

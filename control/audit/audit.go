@@ -63,6 +63,7 @@ const (
 	Console      = api.ChangeConsole // a session that may change something was asked for
 	ConsoleEnd   = api.ChangeConsoleEnd
 	Enroll       = "enroll" // a node of a fleet
+	Join         = "join"   // of a node by a token
 	Revoke       = "revoke"
 	Forget       = "forget"     // a node that is revoked
 	Start        = "start"      // of the daemon

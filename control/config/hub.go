@@ -34,6 +34,9 @@ type Hub struct {
 	// The NATS servers that nodes connect to.
 	Broker Broker `yaml:"broker"`
 
+	// Where hosts join by a token, without a certificate: weir join.
+	Join HubJoin `yaml:"join,omitempty"`
+
 	// How often nodes are assured that they are up to date.
 	Heartbeat quantity.Duration `yaml:"heartbeat"`
 
@@ -98,6 +101,42 @@ type Broker struct {
 
 	// Copies of the stream in a cluster.
 	Replicas int `yaml:"replicas" min:"1" max:"5"`
+}
+
+// HubJoin says where hosts join by a token.
+type HubJoin struct {
+	// Address and port where the hub listens for them. The default is nowhere.
+	Listen Address `yaml:"listen,omitempty"`
+
+	// The URL at which they reach it, https://HOST:PORT. The default has the host of the first of servers,
+	// and the port of listen.
+	URL string `yaml:"url,omitempty"`
+}
+
+func (j HubJoin) check(errs *quantity.FieldErrors) {
+	if j.URL == "" {
+		return
+	}
+	u, err := url.Parse(j.URL)
+	switch {
+	case j.Listen == "":
+		errs.Failf("join.url", "want listen, too: the hub listens nowhere")
+	case err != nil || u.Scheme != "https" || u.Port() == "" || u.Hostname() == "":
+		errs.Failf("join.url", "%q: want https://HOST:PORT", j.URL)
+	}
+}
+
+// JoinURL returns the URL at which hosts reach the hub to join, "" if they cannot.
+func (h *Hub) JoinURL() string {
+	if h.Join.Listen == "" || h.Join.URL != "" || len(h.Servers) == 0 {
+		return h.Join.URL
+	}
+	_, port, _ := net.SplitHostPort(string(h.Join.Listen))
+	u, err := url.Parse(h.Servers[0])
+	if err != nil {
+		return ""
+	}
+	return "https://" + net.JoinHostPort(u.Hostname(), port)
 }
 
 // HubAPI says how commands reach the hub.
@@ -165,7 +204,7 @@ func (h *Hub) AllLists() []List { return FleetLists.With(h.Lists) }
 
 // fixed are the keys that change with a restart only: the broker, its clients and the state
 // go by them.
-var fixed = []string{"keys", "state_dir", "servers", "sites", "broker", "api", "console"}
+var fixed = []string{"keys", "state_dir", "servers", "sites", "broker", "join", "api", "console"}
 
 // Fixed returns those of the differences between two configurations that a running hub
 // cannot take in.
@@ -206,6 +245,7 @@ func (h *Hub) check() quantity.FieldErrors {
 	case h.Broker.Listen != "" && h.Broker.Replicas > 1:
 		errs.Failf("broker.replicas", "a single server has one copy")
 	}
+	h.Join.check(&errs)
 	quantity.Between(&errs, "heartbeat", h.Heartbeat, quantity.Duration(time.Second), quantity.Duration(time.Hour))
 	if h.MaxAge < 2*h.Heartbeat {
 		errs.Failf("max_age", "%v is less than two heartbeats of %v: one that is late would make every node stale", h.MaxAge, h.Heartbeat)

@@ -29,12 +29,21 @@ type Config struct {
 	Console        TLS          // where the console is served, without certificates if these are ""
 	ConsoleHandler http.Handler // nil: there is none
 
+	Join  string // address and port where hosts join a fleet; "": nowhere
+	Joins Joins  // what answers them
+
 	Proxy        Proxy        // where its reverse proxy connects to
 	ProxyHandler http.Handler // nil: there is none
 }
 
 // Proxy is a socket, and the group whose members may use it, as root may.
 type Proxy struct{ Socket, Group string }
+
+// Joins lets hosts join, over TLS.
+type Joins interface {
+	http.Handler
+	Secure(net.Listener) net.Listener
+}
 
 // TLS is a TCP address, "": none, where clients with certificates are served,
 // and files in PEM for that.
@@ -52,6 +61,9 @@ const maxConsoleConnections = 128
 
 // maxScrapeConnections bounds those of the metrics' listener, which is for few.
 const maxScrapeConnections = 128
+
+// maxJoinConnections bounds those of hosts that join, each of which asks once.
+const maxJoinConnections = 256
 
 // retryInterval is how soon listening is tried again.
 const retryInterval = 2 * time.Second
@@ -134,6 +146,15 @@ func (c Config) run(ctx context.Context, commands, scrapes http.Handler, log *sl
 				return nil, errors.Join(err, l.Close())
 			}
 			return secure, nil
+		})
+	}
+	if c.Join != "" {
+		answer("joining at "+c.Join, c.Joins, func() (net.Listener, error) {
+			l, err := net.Listen("tcp", c.Join)
+			if err != nil {
+				return nil, err
+			}
+			return c.Joins.Secure(server.LimitListener(l, maxJoinConnections)), nil
 		})
 	}
 	if c.ProxyHandler != nil {

@@ -303,35 +303,33 @@ type Member struct {
 	Revoked     time.Time `json:"revoked,omitzero"`
 	Forgotten   time.Time `json:"forgotten,omitzero"` // it is revoked, and shown no more
 
+	// Token and From are the token with which it has joined, and the address; "": a command has enrolled it.
+	Token string `json:"token,omitempty"`
+	From  string `json:"from,omitempty"`
+
 	// Former are users of the node that are revoked since it was enrolled anew.
 	Former map[string]time.Time `json:"former,omitempty"`
 }
 
-// Enroll makes the credentials of a node. One that was enrolled before, under the
+// Enroll makes the credentials of a node, and its keys. One that was enrolled before, under the
 // same name, is revoked.
 func (a *Authority) Enroll(name string, labels, servers []string) (enrollment.Node, error) {
 	if err := enrollment.CheckName(name); err != nil {
 		return enrollment.Node{}, err
 	}
-	public, seed, err := newUser()
+	keys, err := enrollment.NewKeys()
 	if err != nil {
 		return enrollment.Node{}, err
 	}
-	token, err := a.user(public, name, a.scope)
+	r, err := keys.Request(enrollment.Token{}, name)
 	if err != nil {
 		return enrollment.Node{}, err
 	}
-	expires := a.expiry()
-	der, key, err := a.certificate(name, nil, expires, x509.ExtKeyUsageClientAuth)
+	n, m, err := a.grant(r, labels, servers)
 	if err != nil {
 		return enrollment.Node{}, err
 	}
-	sum := sha256.Sum256(der)
-	n := enrollment.Node{
-		Version: enrollment.Version, Name: name, Labels: labels, Servers: servers,
-		CA: string(a.caPEM), Certificate: string(certificatePEM(der)), Key: string(key),
-		JWT: token, Seed: seed, PublicKey: a.PublicKey(),
-	}
+	n.Key, n.Seed = keys.Key, keys.Seed
 	if _, err := n.Marshal(); err != nil { // the labels and servers may be wrong
 		return enrollment.Node{}, err
 	}
@@ -340,19 +338,50 @@ func (a *Authority) Enroll(name string, labels, servers []string) (enrollment.No
 		return enrollment.Node{}, err
 	}
 	defer unlock()
-	m := Member{Name: name, Labels: labels, User: public, Certificate: hex.EncodeToString(sum[:]), Enrolled: time.Now().UTC(), Expires: expires.UTC()}
-	before, err := read(a, nodes, name)
+	return n, a.enter(m)
+}
+
+// grant makes the credentials that a node asks for, without its keys, and its record.
+func (a *Authority) grant(r enrollment.Request, labels, servers []string) (n enrollment.Node, m Member, err error) {
+	name, key, err := r.Check()
+	if err != nil {
+		return n, m, err
+	}
+	token, err := a.user(r.User, name, a.scope)
+	if err != nil {
+		return n, m, err
+	}
+	expires := a.expiry()
+	der, err := a.certify(key, name, nil, expires, x509.ExtKeyUsageClientAuth)
+	if err != nil {
+		return n, m, err
+	}
+	sum := sha256.Sum256(der)
+	n = enrollment.Node{
+		Version: enrollment.Version, Name: name, Labels: labels, Servers: servers,
+		CA: string(a.caPEM), Certificate: string(certificatePEM(der)), JWT: token, PublicKey: a.PublicKey(),
+	}
+	m = Member{Name: name, Labels: labels, User: r.User, Certificate: hex.EncodeToString(sum[:]), Enrolled: time.Now().UTC(), Expires: expires.UTC()}
+	return n, m, nil
+}
+
+// enter records a node. The credentials of one that was enrolled before, under the same name, are revoked.
+// The authority is locked.
+func (a *Authority) enter(m Member) error {
+	before, err := read(a, nodes, m.Name)
 	switch {
 	case err == nil:
 		m.Former = before.Former
 		if m.Former == nil {
 			m.Former = make(map[string]time.Time)
 		}
-		m.Former[before.User] = m.Enrolled
+		if before.User != m.User {
+			m.Former[before.User] = m.Enrolled
+		}
 	case !errors.Is(err, fs.ErrNotExist):
-		return enrollment.Node{}, err
+		return err
 	}
-	return n, record(a, nodes, m)
+	return record(a, nodes, m)
 }
 
 // Revoke revokes the credentials of a node.
@@ -643,6 +672,18 @@ func (a *Authority) ServerTLS(names []string) (*tls.Config, error) {
 	return a.tls(names, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 }
 
+// JoinTLS returns the configuration of a server for hosts that have a token and no certificate. It sends the
+// authority's certificate, which tokens pin.
+func (a *Authority) JoinTLS(names []string) (*tls.Config, error) {
+	c, err := a.tls(names, x509.ExtKeyUsageServerAuth)
+	if err != nil {
+		return nil, err
+	}
+	c.ClientAuth, c.SessionTicketsDisabled = tls.NoClientCert, true
+	c.Certificates[0].Certificate = append(c.Certificates[0].Certificate, a.ca.Raw)
+	return c, nil
+}
+
 // ClientTLS returns the configuration of the hub's own connections to servers.
 func (a *Authority) ClientTLS() (*tls.Config, error) {
 	return a.tls(nil, x509.ExtKeyUsageClientAuth)
@@ -707,6 +748,15 @@ func (a *Authority) certificate(name string, names []string, until time.Time, us
 	if err != nil {
 		return nil, nil, err
 	}
+	if der, err = a.certify(&key.PublicKey, name, names, until, usage...); err != nil {
+		return nil, nil, err
+	}
+	keyText, err = keyPEM(key)
+	return der, keyText, err
+}
+
+// certify is certificate for a key.
+func (a *Authority) certify(key *ecdsa.PublicKey, name string, names []string, until time.Time, usage ...x509.ExtKeyUsage) ([]byte, error) {
 	about := &x509.Certificate{
 		SerialNumber: serial(), Subject: pkix.Name{CommonName: name},
 		NotBefore: a.ca.NotBefore, NotAfter: until,
@@ -719,11 +769,7 @@ func (a *Authority) certificate(name string, names []string, until time.Time, us
 			about.DNSNames = append(about.DNSNames, n)
 		}
 	}
-	if der, err = x509.CreateCertificate(rand.Reader, about, a.ca, &key.PublicKey, a.caKey); err != nil {
-		return nil, nil, err
-	}
-	keyText, err = keyPEM(key)
-	return der, keyText, err
+	return x509.CreateCertificate(rand.Reader, about, a.ca, key, a.caKey)
 }
 
 func serial() *big.Int {

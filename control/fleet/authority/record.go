@@ -51,7 +51,7 @@ func read[T any](a *Authority, k kind[T], name string) (m T, err error) {
 // all returns all, in the order of their names.
 func all[T any](a *Authority, k kind[T]) (some []T, err error) {
 	files, err := os.ReadDir(filepath.Join(a.dir, k.dir))
-	if err != nil && (k.dir != sitesDir || !errors.Is(err, fs.ErrNotExist)) {
+	if err != nil && (k.dir == nodesDir || !errors.Is(err, fs.ErrNotExist)) {
 		return nil, err
 	}
 	for _, f := range files {

@@ -16,6 +16,9 @@ type credential struct {
 	at           int64 // Unix time in ns
 }
 
+// how is by what a node was enrolled.
+type how struct{ source, reason string }
+
 // enrollments records in the audit which nodes and sites are enrolled and revoked: commands do
 // that without asking the hub.
 type enrollments struct {
@@ -32,7 +35,7 @@ func newEnrollments(a *authority.Authority, l *audit.Log) *enrollments {
 	records := l.Last(api.MaxAudit)
 	for _, r := range records {
 		switch {
-		case r.Source == bySource && len(r.First) == 1:
+		case (r.Source == bySource || r.Change == audit.Join) && r.Error == "" && len(r.First) == 1:
 			e.seen[credential{r.Change, r.First[0], r.Time.UnixNano()}] = true
 		case len(records) == api.MaxAudit: // what came before may be in an older part
 			e.since = r.Time // in the end the earliest
@@ -42,7 +45,8 @@ func newEnrollments(a *authority.Authority, l *audit.Log) *enrollments {
 }
 
 // all returns the credentials that the authority knows, in the order of time.
-func (e *enrollments) all() (all []credential, err error) {
+func (e *enrollments) all() (all []credential, by map[credential]how, err error) {
+	by = make(map[credential]how)
 	add := func(enroll, revoke, name string, enrolled, revoked time.Time) {
 		all = append(all, credential{enroll, name, enrolled.UnixNano()})
 		if !revoked.IsZero() {
@@ -51,17 +55,22 @@ func (e *enrollments) all() (all []credential, err error) {
 	}
 	members, err := e.authority.AllMembers()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for name, m := range members {
-		add(audit.Enroll, audit.Revoke, name, m.Enrolled, m.Revoked)
+		enroll := audit.Enroll
+		if m.Token != "" {
+			enroll = audit.Join
+			by[credential{enroll, name, m.Enrolled.UnixNano()}] = how{m.From, "token " + m.Token}
+		}
+		add(enroll, audit.Revoke, name, m.Enrolled, m.Revoked)
 		if !m.Forgotten.IsZero() {
 			all = append(all, credential{audit.Forget, name, m.Forgotten.UnixNano()})
 		}
 	}
 	sites, err := e.authority.Sites()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, s := range sites {
 		add(audit.EnrollSite, audit.RevokeSite, s.Name, s.Enrolled, s.Revoked)
@@ -69,7 +78,7 @@ func (e *enrollments) all() (all []credential, err error) {
 	ordered.By(all, func(a, b credential) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.name, b.name))
 	})
-	return all, nil
+	return all, by, nil
 }
 
 // bySource is the source of records of commands that do not ask the hub.
@@ -81,11 +90,13 @@ func (e *enrollments) record() {
 	if err != nil || next == e.stamp {
 		return
 	}
-	all, err := e.all() // Run logs why they cannot be read
+	all, by, err := e.all() // Run logs why they cannot be read
 	for _, c := range all {
 		if !e.seen[c] && time.Unix(0, c.at).After(e.since) {
+			how := by[c]
 			e.audit.Record(audit.Record{
-				Time: time.Unix(0, c.at).UTC(), Change: c.change, Entries: 1, Changed: 1, First: []string{c.name}, Source: bySource,
+				Time: time.Unix(0, c.at).UTC(), Change: c.change, Entries: 1, Changed: 1, First: []string{c.name},
+				Source: cmp.Or(how.source, bySource), Reason: how.reason,
 			})
 		}
 		e.seen[c] = true

@@ -1,0 +1,183 @@
+package hub
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"weir/control/audit"
+	"weir/control/durable"
+	"weir/control/fleet/authority"
+	"weir/control/fleet/enrollment"
+)
+
+const (
+	bodyTimeout = 10 * time.Second // of a request
+
+	// Brakes: at once, an address has a few requests under way. After some refusals within a minute, an address waits for the next one. Addresses of IPv6 count
+	// by /64.
+	maxUnderWay  = 32
+	maxRefusals  = 10
+	maxAddresses = 4096 // that are counted; with more, all wait
+)
+
+// Joins lets hosts join. It is safe for concurrent use.
+type Joins struct {
+	hub    *Hub
+	secure *tls.Config
+
+	mu      sync.Mutex
+	minute  time.Time // when refused began
+	refused map[netip.Prefix]int
+	busy    map[netip.Prefix]int // requests under way
+}
+
+// Joins returns what lets hosts join, over TLS.
+func (h *Hub) Joins(secure *tls.Config) *Joins {
+	return &Joins{hub: h, secure: secure, busy: make(map[netip.Prefix]int)}
+}
+
+// Secure returns a listener for TLS on another one.
+func (j *Joins) Secure(l net.Listener) net.Listener { return &secured{l, j} }
+
+// secured is a listener for TLS.
+type secured struct {
+	net.Listener
+	of *Joins
+}
+
+// Accept implements [net.Listener].
+func (s *secured) Accept() (net.Conn, error) {
+	c, err := s.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &securedConn{tls.Server(c, s.of.secure), s.of}, nil
+}
+
+// securedConn is a connection whose handshake is that of the first read.
+type securedConn struct {
+	*tls.Conn
+	of *Joins
+}
+
+// Read implements [net.Conn].
+func (c *securedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if alert, ok := errors.AsType[*net.OpError](err); ok && alert.Op == "remote error" && !c.ConnectionState().HandshakeComplete {
+		c.of.refuse(addressOf(c.RemoteAddr().String()), authority.Refused{}, fmt.Errorf("the host does not trust this hub: its token is of other keys, or for another name (%w)", alert.Err))
+	}
+	return n, err
+}
+
+// addressOf returns the address of a host, without its port.
+func addressOf(peer string) netip.Addr {
+	at, _ := netip.ParseAddrPort(peer)
+	return at.Addr().Unmap().WithZone("")
+}
+
+// ServeHTTP implements [http.Handler].
+func (j *Joins) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	from := addressOf(q.RemoteAddr)
+	answer := func(status int, v any) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(v) // the host asks again
+	}
+	if q.Method != http.MethodPost || q.URL.Path != enrollment.JoinPath {
+		http.NotFound(w, q)
+		return
+	}
+	leave, why := j.enter(network(from))
+	if why != "" {
+		answer(http.StatusTooManyRequests, enrollment.Refused{Why: why})
+		return
+	}
+	defer leave()
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // or else the server's own
+	var r enrollment.Request
+	if err := json.NewDecoder(http.MaxBytesReader(w, q.Body, enrollment.MaxRequest)).Decode(&r); err != nil {
+		j.refuse(from, authority.Refused{}, errors.New("no request of weir join"))
+		answer(http.StatusBadRequest, enrollment.Refused{Why: "no request of weir join"})
+		return
+	}
+	n, err := j.join(r, from)
+	switch why, refused := errors.AsType[authority.Refused](err); {
+	case err == nil:
+		answer(http.StatusOK, n)
+	case refused:
+		j.refuse(from, why, why)
+		answer(http.StatusForbidden, enrollment.Refused{Why: why.Error(), Keys: why.Keys})
+	default:
+		j.hub.o.Log.Error("a host could not join: "+err.Error(), "from", from)
+		text := "the hub cannot record it"
+		if _, full := errors.AsType[errFull](err); full || durable.Full(err) {
+			text = "its disk is full"
+		}
+		answer(http.StatusServiceUnavailable, enrollment.Refused{Why: text})
+	}
+}
+
+func (j *Joins) join(r enrollment.Request, from netip.Addr) (n enrollment.Node, err error) {
+	if err := j.hub.dir.room(); err != nil {
+		return n, err
+	}
+	c := j.hub.conf()
+	return j.hub.o.Authority.Join(r, from, c.Servers, c.Broker.TLSFirst != "")
+}
+
+// enter begins a request from a network, or returns why it has to wait.
+func (j *Joins) enter(from netip.Prefix) (leave func(), why string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if now := time.Now(); now.Sub(j.minute) >= time.Minute {
+		j.minute, j.refused = now, make(map[netip.Prefix]int)
+	}
+	switch {
+	case j.refused[from] >= maxRefusals || len(j.refused) >= maxAddresses:
+		return nil, "too many refused requests from this address: wait a minute"
+	case j.busy[from] >= maxUnderWay:
+		return nil, "too many requests from this address at once"
+	}
+	j.busy[from]++
+	return func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		if j.busy[from]--; j.busy[from] == 0 {
+			delete(j.busy, from)
+		}
+	}, ""
+}
+
+// refuse counts and records a refusal.
+func (j *Joins) refuse(from netip.Addr, who authority.Refused, why error) {
+	j.mu.Lock()
+	if j.refused != nil { // no request has come
+		j.refused[network(from)]++
+	}
+	j.mu.Unlock()
+	r := audit.Record{Change: audit.Join, Entries: 1, Source: from.String()}
+	if who.Node != "" {
+		r.First = []string{who.Node}
+	}
+	if who.Token != "" {
+		r.Reason = "token " + who.Token
+	}
+	j.hub.audit.Refused(r, why)
+}
+
+// network returns the network by which an address counts.
+func network(from netip.Addr) netip.Prefix {
+	bits := 64
+	if from.Is4() {
+		bits = 32
+	}
+	p, _ := from.Prefix(bits) // cannot fail
+	return p
+}
