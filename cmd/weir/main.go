@@ -176,7 +176,7 @@ but not published to the nodes yet, or not in effect on all (weir fleet).`,
 		}},
 		{"Watch", []*cobra.Command{newTop(), newFlood(), newWeb(), newDrops(), newHistory(), newEvents(), newCapture(), newTrace(), newAudit(), newWeights()}},
 		{"Notify and forward", []*cobra.Command{newNotify(), newAnnounce(), newReceive(), newMulticast()}},
-		{"Fleet", []*cobra.Command{newFleet(), newHub()}},
+		{"Fleet", []*cobra.Command{newFleet(), newJoin(), newHub()}},
 		{"Plan and try", []*cobra.Command{newPlan(), newReplay(), newDemo()}},
 		{aboutWeir, []*cobra.Command{newVersion(), newCompletion(), newShare()}},
 	} {

@@ -129,7 +129,7 @@ func TestFleetPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, page, _ := strings.Cut(string(text), "\n## Two machines\n")
-	page, _, ok := strings.Cut(page, "\nThe service `weir-hub` runs")
+	page, _, ok := strings.Cut(page, "\n**Many hosts**")
 	if !ok {
 		t.Fatal("the page has no section with two machines")
 	}
@@ -174,9 +174,19 @@ func TestFleetPage(t *testing.T) {
 	hub.run(next("sudo weir hub init"))
 	hub.run(next("sudoedit"))
 	hub.run(next("sudo systemctl enable --now weir-hub"))
-	hub.run(next("sudo weir hub enroll edge-1"))
-	node.run("cat >>/etc/weir/weir.yaml <<'E'\n" + next("fleet: {") + "\nE")
-	node.run(inText("sudo systemctl restart weir"))
+	made := strings.Fields(hub.run(next("sudo weir hub token create") + " 2>/dev/null"))
+	if len(made) != 4 || !strings.HasPrefix(strings.Join(made, " "), "weir join https://10.0.1.1:4223 ") {
+		t.Fatalf("made: %q", made)
+	}
+	node.run(inText("sudo systemctl enable --now weir"))
+	wait.For(t, "weir runs on the node", func() bool { _, err := node.try("weir lists"); return err == nil })
+	join := strings.NewReplacer("https://hub.example.net:4223", made[2], "TOKEN", made[3]).Replace(next("sudo weir join"))
+	if out := node.run(join); !strings.Contains(out, "this host is node edge-1: it filters by fleet.") || !strings.Contains(out, "monitor mode") {
+		t.Errorf("joined: %s", out)
+	}
+	if out := node.run(join); !strings.Contains(out, "already, nothing has changed") {
+		t.Errorf("joined again: %s", out)
+	}
 	wait.For(t, "the status says that the node is in monitor mode", func() bool {
 		out, _ := hub.try("weir fleet status")
 		return strings.Contains(out, "monitor mode")
