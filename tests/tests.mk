@@ -55,18 +55,17 @@ test-times: ## run the tests, and print which take longest
 # others lock for; config, list and demo, whose few goroutines meet in a channel or a
 # WaitGroup; loader, which the tests of attach and daemon use; and tests/, whose daemons are
 # processes of their own.
-RACED := ./cmd/... $(addprefix ./control/,announce api/... attach audit console daemon export feed \
-	fleet/broker fleet/hub fleet/node history journal lists metrics notify observe observe/events \
-	receive serve stage/digest top)
-# The filters that are read beside their writer, by atomic operations, as the kernel's
-# programs do; the tests that do so.
-RACED_FILTERS := ./filter/membership ./filter/cuckoo ./filter/quotient
-READERS       := ^(TestConcurrent|TestRenewBesideReaders|TestTableReadersBesideWriter|TestWeightsReadersBesideWriter)$$
+RACED := ./cmd/... $(addprefix ./control/,api/... attach console daemon export feed fleet/broker fleet/hub \
+	fleet/node history lists notify observe observe/events receive serve stage/digest top)
+# What has no goroutines, and is read beside its writer: the filters by atomic operations, as the
+# kernel's programs do; the tests that do so.
+RACED_READERS := ./filter/membership ./filter/cuckoo ./filter/quotient ./control/journal ./control/metrics
+READERS       := ^(TestConcurrent|TestReaders|TestRenewBesideReaders|TestTableReadersBesideWriter|TestWeightsReadersBesideWriter)$$
 
 .PHONY: test-race
 test-race: export CGO_ENABLED := 1
 test-race: setup check ## run the tests of packages with goroutines under the race detector (needs gcc; as root)
-	@$(GOTEST) -race -count=1 -timeout 20m -run '$(READERS)' $(RACED_FILTERS)
+	@$(GOTEST) -race -count=1 -timeout 20m -run '$(READERS)' $(RACED_READERS)
 	@$(COLLECT) $(call gotest,-unmarked $(ALONE)$(comma)$(TOOLS)) -race -count=1 $(call packages_at_once,2) -parallel 4 -timeout 20m \
 		./control/daemon ./control/fleet/hub $(RACED)
 

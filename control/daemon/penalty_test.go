@@ -36,6 +36,7 @@ func scan(t *testing.T, l *lab.Lab, source string, ports int) {
 // blocked: no gateway, resolver, failsafe source or own address. What becomes a gateway is
 // released, and anti_lockout: false blocks all the same.
 func TestForgedScansCutOffNothing(t *testing.T) {
+	long.Unraced(t)
 	long.Seconds(t)
 	t.Parallel() // it waits a lot
 	l := lab.New(t)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"weir/filter/verdict"
+	"weir/tests/long"
 )
 
 func flow(n int) DroppedFlow {
@@ -72,6 +73,7 @@ func TestHistory(t *testing.T) {
 
 // However many sources there are, few are kept: the largest.
 func TestHistoryIsBounded(t *testing.T) {
+	long.Unraced(t)
 	var h DropHistory
 	now, n := time.Unix(0, 0), 100
 	for range 60 {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/tests/long"
 )
 
 const longAddress = "2001:db8:85a3:1111:ac1f:8a2e:3700:7334" // nearly the longest
@@ -97,6 +98,7 @@ func TestPage(t *testing.T) {
 
 // A screen is exactly filled at any size.
 func TestScreenFitsEverySize(t *testing.T) {
+	long.Unraced(t)
 	crowded := sample()
 	crowded.Interfaces = []string{strings.Repeat("eth0", 30), "網卡0"}
 	crowded.Filter.Lists = append(crowded.Filter.Lists, api.ListRate{Name: strings.Repeat("feed-", 40), Packets: math.Inf(1)})

@@ -52,7 +52,7 @@ func Seconds(t testing.TB) {
 }
 
 // Unraced skips a test under the race detector, with which it would measure the detector's memory
-// and time, or take minutes.
+// and time, or take minutes: it computes, or has at a large size what others have at a small one.
 func Unraced(t testing.TB) {
 	t.Helper()
 	if raced {

@@ -11,11 +11,13 @@ import (
 
 	"weir/control/fleet/authority"
 	"weir/control/fleet/enrollment"
+	"weir/tests/long"
 )
 
 // The server starts with more revoked credentials than it can read from an account, and lets in only
 // nodes that are not revoked.
 func TestManyRevoked(t *testing.T) {
+	long.Unraced(t)
 	dir := filepath.Join(t.TempDir(), "keys")
 	a, err := authority.Init(dir)
 	if err != nil {

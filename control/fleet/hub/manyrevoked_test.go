@@ -13,12 +13,14 @@ import (
 
 	"weir/control/config"
 	"weir/control/fleet/authority"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
 // More revoked credentials than a message has room for keep no change from the nodes. The hub says that
 // the servers of sites do not know them.
 func TestManyRevoked(t *testing.T) {
+	long.Unraced(t)
 	t.Parallel() // it waits
 	f := newFleet(t)
 	m := authority.Member{Name: "edge-0", Enrolled: time.Now(), Former: make(map[string]time.Time)}

@@ -456,6 +456,7 @@ func TestRollback(t *testing.T) {
 // A change too long for a message keeps the version before it known: nodes that are to
 // have that can still join.
 func TestLongChange(t *testing.T) {
+	long.Unraced(t)
 	long.Seconds(t)
 	t.Parallel() // it waits a lot
 	f := newFleet(t)

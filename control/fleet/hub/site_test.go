@@ -20,6 +20,7 @@ import (
 	"weir/control/fleet/wire"
 	"weir/filter/key"
 	"weir/tests/lab"
+	"weir/tests/long"
 	"weir/tests/wait"
 )
 
@@ -133,6 +134,7 @@ func TestQuestionsOfSite(t *testing.T) {
 // A site's mirror has of each list what the hub's stream has: two snapshots and the changes since, one
 // catalog and one account.
 func TestMirrorSize(t *testing.T) {
+	long.Unraced(t)
 	t.Parallel() // it waits a lot
 	f := newFleet(t)
 	f.sites = lab.FreeAddress(t)

@@ -62,6 +62,7 @@ func source(i uint64) key.Tuple {
 // nodes, each at a node of its own, spread over some, and spread over all while half of
 // the nodes have more than MaxHeavy larger ones that no other has.
 func TestTop(t *testing.T) {
+	long.Unraced(t)
 	long.Seconds(t)
 	const (
 		nodes   = 20

@@ -16,6 +16,7 @@ import (
 
 // The live deltas that wait for the catalog to want them are bounded in bytes, too.
 func TestAheadIsBounded(t *testing.T) {
+	long.Unraced(t)
 	long.Seconds(t)
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
