@@ -38,7 +38,7 @@ func TestCommands(t *testing.T) {
 		h.mustChange("", false, lines(added(i))...)
 	}
 	began, batches, before := time.Now(), 0, d.times()
-	length := time.Duration(long.Or(3, 10)) * time.Second
+	length := time.Duration(long.Or(3, 5)) * time.Second
 	var slowest time.Duration
 	for ; time.Since(began) < length || batches < few; batches++ {
 		come, gone := added(staying+batches*batch), added(batches*batch)

@@ -234,7 +234,7 @@ func TestHostileFeeds(t *testing.T) {
 	filtering()
 	ended(d)
 	d, alone := again()
-	const during = 30 * time.Second
+	const during = 20 * time.Second
 	quiet := watched(d, during/3)
 	usedAlone := used(d)
 	d.kill()

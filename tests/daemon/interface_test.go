@@ -185,7 +185,7 @@ func TestInterfaceIsNew(t *testing.T) {
 			n := 0
 			try := func(gap time.Duration) (median time.Duration, through int) {
 				var took []time.Duration
-				for range long.Or(5, 12) {
+				for range long.Or(5, 7) {
 					n++
 					passed, last := h.arrives(d, name(n), gap)
 					took, through = append(took, last), through+passed

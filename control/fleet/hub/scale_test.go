@@ -201,9 +201,9 @@ func TestScale(t *testing.T) {
 	}
 	t.Logf("%d nodes connected and current after %v", nodes, time.Since(began).Round(time.Millisecond))
 	// They have all reported, and the broker has tidied up. Memory grows then until the
-	// collector runs: the median is of a minute.
+	// collector runs: the median is of half a minute.
 	var seen []used
-	for range 12 {
+	for range 6 {
 		time.Sleep(5 * time.Second)
 		seen = append(seen, hub.used(socket))
 	}
