@@ -10,8 +10,10 @@ LONG  := weir/tests/long
 ALONE := weir/tests/timed.Alone
 TOOLS := weir/tests/lab.Tool
 comma := ,
-# The packages with tests that make a call; those of tests/ first, which take longest.
+# The packages with tests that make a call; those of tests/ first, which take longer.
 packages = $$(dist/check marked $(1) | awk '{ print $$1 }' | sort -ru)
+# Those that take longest, before the others: none of them is to be left alone at the end.
+LONGEST := ./tests/packaging ./tests/daemon ./tests/contract ./tests/faults ./control/daemon ./control/fleet/hub
 # Packages whose tests depend only on what Go's test cache knows: it may answer for them.
 CACHED := $(subst $() ,$(comma),./filter/... $(addprefix ./control/,compressed list list/listfile plan quantity))
 # Packages at once: most tests of packages that take long wait.
@@ -30,7 +32,7 @@ test-long: export GOWORK := $(WORK)
 test-long: export WEIR_LONG := 1
 test-long: setup check ## run the tests that make test leaves out for their time, and the full sizes of others
 	@$(call gotest,-binaries dist/binaries -marked $(LONG) -unmarked $(ALONE)) -count=1 \
-		$(call packages_at_once,2) -parallel 4 -timeout 30m $(call packages,$(LONG))
+		$(call packages_at_once,4) -parallel 4 -timeout 30m $(LONGEST) $(call packages,$(LONG))
 
 .PHONY: test-alone
 test-alone: export GOWORK := $(WORK)
