@@ -157,9 +157,9 @@ func TestModes(t *testing.T) {
 // machine has not enough for the lists themselves, there are twenty million.
 func TestLargestApproximate(t *testing.T) {
 	long.Only(t, "minutes, and gigabytes for the lists")
-	n := 20_000_000
-	if available(t) > 14<<30 {
-		n = 100_000_000
+	n := long.Rounds(20_000_000, 20_000_000, 100_000_000)
+	if available(t) < 14<<30 {
+		n = 20_000_000
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(20))
 	// The listed ones, below n, are in order, so that nothing has to sort them. The others are
