@@ -38,6 +38,7 @@ ARRAY(allow_marks4, __u64);
 ARRAY(allow_marks6, struct line);
 ADDRESSED_ARRAY(allow_prefixes, struct line);
 ADDRESSED_ARRAY(allow_spill, struct bucket);
+ADDRESSED_ARRAY(allow_reach, __u64);
 
 #define BLOCK_MAPS(open_match, confirm, settle)                                    \
 	{&block_lines,                                                             \
@@ -219,6 +220,13 @@ __noinline int match_allow(struct context *ctx)
 		return LIST_NONE;
 	set_match(&allow, maps, &row->packet, &key_secret);
 	return rule_node(row->packet.list) ? match_allow_by_rules(ctx) : row->packet.list;
+}
+
+/* Whether an allow list may have a packet whose addresses begin with these words. */
+static __always_inline int may_be_allowed(__u8 family, __be32 src, __be32 dst)
+{
+	return !is_empty(&allow) &&
+	       is_reached(&allow.reach, ARRAY_OF(allow_reach), family, src, dst);
 }
 
 static __always_inline int is_allowed(struct context *ctx, struct cpu_row *row, struct packet *p)

@@ -577,11 +577,22 @@ static __always_inline int counts_only(void)
 	       !(replies.on && outgoing);
 }
 
-/* Whether nothing but counters and events concerns itself with what the block lists match. */
-static __always_inline int is_simple_drop(void)
+/*
+ * Whether nothing but counters and events concerns itself with a packet that the block lists
+ * match. What an allow list reaches, it is asked about.
+ */
+static __always_inline int is_simple_drop(const struct plain *h)
 {
-	return is_empty(&allow) && !replies.on && !reject && !trackers[DROP_TRACKER].lines &&
-	       !first_seen.lines && !(monitor && digest_config.lines);
+	struct plain again = *h;
+
+	if (replies.on || reject || trackers[DROP_TRACKER].lines || first_seen.lines ||
+	    (monitor && digest_config.lines))
+		return 0;
+	if (is_empty(&allow)) /* a constant, before addresses are read */
+		return 1;
+	/* Clean packets are not to remember these addresses from above. */
+	asm volatile("" : "+r"(again.link));
+	return !may_be_allowed(h->family, src_of(&again, 0), dst_of(&again, 0));
 }
 
 /* Whether packets that leave for this reason have events. */
@@ -590,6 +601,12 @@ static __always_inline int is_sampled(enum reason r)
 	struct sampling *s = AT(sampling_now, 0);
 
 	return !s || s->one_in[r];
+}
+
+/* Whether something other than a block list wants to drop a packet of the lean path. */
+static __always_inline int is_punished(const struct packet *p)
+{
+	return (tracker_count || patterning) && p->punished;
 }
 
 /* What becomes of a packet on the lean path, whose family is a constant. */
@@ -613,7 +630,8 @@ static __always_inline int judge_lean(struct context *ctx, const struct plain *h
 		track_by(1, -1, row, p);
 	if (patterning && !p->punished)
 		p->punished = match_patterns(ctx);
-	if (list == LIST_NONE && !((tracker_count || patterning) && p->punished)) {
+	/* Expected, so that registers are kept for it. */
+	if (__builtin_expect(list == LIST_NONE && !is_punished(p), 1)) {
 		count_reason(row, REASON_CLEAN, h->len);
 		if (first_seen.lines)
 			observe_flow(ctx, row, p);
@@ -630,7 +648,7 @@ static __always_inline int judge_lean(struct context *ctx, const struct plain *h
 		asm volatile("" : "+r"(proto));
 		list = settle_by(ctx, list, proto, has_ports(proto), ports_of(h));
 	}
-	if ((rules.nodes ? list >= 0 : list != LIST_NONE) && is_simple_drop()) {
+	if ((rules.nodes ? list >= 0 : list != LIST_NONE) && is_simple_drop(h)) {
 		/* Not a variable: it would be on the stack, and no constant. */
 		if (monitor ? !is_sampled(REASON_WOULD_BLOCK) : !is_sampled(REASON_BLOCKED)) {
 			count_list(list, h->len);

@@ -19,6 +19,7 @@
 #include "marker.h"
 #include "packet.h"
 #include "quotient.h"
+#include "reach.h"
 
 #define MAX_SHAPES 32 /* of a kind */
 
@@ -77,6 +78,7 @@ struct key_set {
 	struct shape v6[MAX_SHAPES];
 	struct shape v6_flow[MAX_SHAPES];
 	struct directory directory; /* of the prefixes in the quotient table */
+	struct reach reach;	    /* of allow lists */
 };
 
 /* The maps of a set. */

@@ -239,7 +239,7 @@ type WeirKeySet struct {
 	V6          [32]WeirShape
 	V6Flow      [32]WeirShape
 	Directory   WeirDirectory
-	_           [4]byte
+	Reach       WeirReach
 }
 
 type WeirLimitedSource struct {
@@ -487,6 +487,13 @@ type WeirQuotient struct {
 	Pad        uint32
 }
 
+type WeirReach struct {
+	_       structs.HostLayout
+	Shift   uint32
+	GatesV4 uint32
+	GatesV6 uint32
+}
+
 type WeirReason uint32
 
 const (
@@ -692,6 +699,7 @@ const (
 	WeirMapAllowMarks4           = "allow_marks4"
 	WeirMapAllowMarks6           = "allow_marks6"
 	WeirMapAllowPrefixes         = "allow_prefixes"
+	WeirMapAllowReach            = "allow_reach"
 	WeirMapAllowSpill            = "allow_spill"
 	WeirMapBlockBuckets          = "block_buckets"
 	WeirMapBlockDirectory        = "block_directory"
@@ -748,6 +756,8 @@ const (
 	WeirVarAllow                 = "allow"
 	WeirVarAllowPrefixesEntries  = "allow_prefixes_entries"
 	WeirVarAllowPrefixesWhole    = "allow_prefixes_whole"
+	WeirVarAllowReachEntries     = "allow_reach_entries"
+	WeirVarAllowReachWhole       = "allow_reach_whole"
 	WeirVarAllowSpillEntries     = "allow_spill_entries"
 	WeirVarAllowSpillWhole       = "allow_spill_whole"
 	WeirVarBankBuckets           = "bank_buckets"
@@ -883,6 +893,7 @@ type WeirMapSpecs struct {
 	AllowMarks4      *ebpf.MapSpec `ebpf:"allow_marks4"`
 	AllowMarks6      *ebpf.MapSpec `ebpf:"allow_marks6"`
 	AllowPrefixes    *ebpf.MapSpec `ebpf:"allow_prefixes"`
+	AllowReach       *ebpf.MapSpec `ebpf:"allow_reach"`
 	AllowSpill       *ebpf.MapSpec `ebpf:"allow_spill"`
 	BlockBuckets     *ebpf.MapSpec `ebpf:"block_buckets"`
 	BlockDirectory   *ebpf.MapSpec `ebpf:"block_directory"`
@@ -943,6 +954,8 @@ type WeirVariableSpecs struct {
 	Allow                 *ebpf.VariableSpec `ebpf:"allow"`
 	AllowPrefixesEntries  *ebpf.VariableSpec `ebpf:"allow_prefixes_entries"`
 	AllowPrefixesWhole    *ebpf.VariableSpec `ebpf:"allow_prefixes_whole"`
+	AllowReachEntries     *ebpf.VariableSpec `ebpf:"allow_reach_entries"`
+	AllowReachWhole       *ebpf.VariableSpec `ebpf:"allow_reach_whole"`
 	AllowSpillEntries     *ebpf.VariableSpec `ebpf:"allow_spill_entries"`
 	AllowSpillWhole       *ebpf.VariableSpec `ebpf:"allow_spill_whole"`
 	BankBuckets           *ebpf.VariableSpec `ebpf:"bank_buckets"`
@@ -1048,6 +1061,7 @@ type WeirMaps struct {
 	AllowMarks4      *ebpf.Map `ebpf:"allow_marks4"`
 	AllowMarks6      *ebpf.Map `ebpf:"allow_marks6"`
 	AllowPrefixes    *ebpf.Map `ebpf:"allow_prefixes"`
+	AllowReach       *ebpf.Map `ebpf:"allow_reach"`
 	AllowSpill       *ebpf.Map `ebpf:"allow_spill"`
 	BlockBuckets     *ebpf.Map `ebpf:"block_buckets"`
 	BlockDirectory   *ebpf.Map `ebpf:"block_directory"`
@@ -1109,6 +1123,7 @@ func (m *WeirMaps) Close() error {
 		m.AllowMarks4,
 		m.AllowMarks6,
 		m.AllowPrefixes,
+		m.AllowReach,
 		m.AllowSpill,
 		m.BlockBuckets,
 		m.BlockDirectory,
@@ -1170,6 +1185,8 @@ type WeirVariables struct {
 	Allow                 *ebpf.Variable `ebpf:"allow"`
 	AllowPrefixesEntries  *ebpf.Variable `ebpf:"allow_prefixes_entries"`
 	AllowPrefixesWhole    *ebpf.Variable `ebpf:"allow_prefixes_whole"`
+	AllowReachEntries     *ebpf.Variable `ebpf:"allow_reach_entries"`
+	AllowReachWhole       *ebpf.Variable `ebpf:"allow_reach_whole"`
 	AllowSpillEntries     *ebpf.Variable `ebpf:"allow_spill_entries"`
 	AllowSpillWhole       *ebpf.Variable `ebpf:"allow_spill_whole"`
 	BankBuckets           *ebpf.Variable `ebpf:"bank_buckets"`

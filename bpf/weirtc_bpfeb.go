@@ -21,6 +21,7 @@ const (
 	WeirTCMapAllowMarks4           = "allow_marks4"
 	WeirTCMapAllowMarks6           = "allow_marks6"
 	WeirTCMapAllowPrefixes         = "allow_prefixes"
+	WeirTCMapAllowReach            = "allow_reach"
 	WeirTCMapAllowSpill            = "allow_spill"
 	WeirTCMapBlockBuckets          = "block_buckets"
 	WeirTCMapBlockDirectory        = "block_directory"
@@ -68,6 +69,8 @@ const (
 	WeirTCVarAllow                 = "allow"
 	WeirTCVarAllowPrefixesEntries  = "allow_prefixes_entries"
 	WeirTCVarAllowPrefixesWhole    = "allow_prefixes_whole"
+	WeirTCVarAllowReachEntries     = "allow_reach_entries"
+	WeirTCVarAllowReachWhole       = "allow_reach_whole"
 	WeirTCVarAllowSpillEntries     = "allow_spill_entries"
 	WeirTCVarAllowSpillWhole       = "allow_spill_whole"
 	WeirTCVarBankBuckets           = "bank_buckets"
@@ -193,6 +196,7 @@ type WeirTCMapSpecs struct {
 	AllowMarks4     *ebpf.MapSpec `ebpf:"allow_marks4"`
 	AllowMarks6     *ebpf.MapSpec `ebpf:"allow_marks6"`
 	AllowPrefixes   *ebpf.MapSpec `ebpf:"allow_prefixes"`
+	AllowReach      *ebpf.MapSpec `ebpf:"allow_reach"`
 	AllowSpill      *ebpf.MapSpec `ebpf:"allow_spill"`
 	BlockBuckets    *ebpf.MapSpec `ebpf:"block_buckets"`
 	BlockDirectory  *ebpf.MapSpec `ebpf:"block_directory"`
@@ -245,6 +249,8 @@ type WeirTCVariableSpecs struct {
 	Allow                 *ebpf.VariableSpec `ebpf:"allow"`
 	AllowPrefixesEntries  *ebpf.VariableSpec `ebpf:"allow_prefixes_entries"`
 	AllowPrefixesWhole    *ebpf.VariableSpec `ebpf:"allow_prefixes_whole"`
+	AllowReachEntries     *ebpf.VariableSpec `ebpf:"allow_reach_entries"`
+	AllowReachWhole       *ebpf.VariableSpec `ebpf:"allow_reach_whole"`
 	AllowSpillEntries     *ebpf.VariableSpec `ebpf:"allow_spill_entries"`
 	AllowSpillWhole       *ebpf.VariableSpec `ebpf:"allow_spill_whole"`
 	BankBuckets           *ebpf.VariableSpec `ebpf:"bank_buckets"`
@@ -341,6 +347,7 @@ type WeirTCMaps struct {
 	AllowMarks4     *ebpf.Map `ebpf:"allow_marks4"`
 	AllowMarks6     *ebpf.Map `ebpf:"allow_marks6"`
 	AllowPrefixes   *ebpf.Map `ebpf:"allow_prefixes"`
+	AllowReach      *ebpf.Map `ebpf:"allow_reach"`
 	AllowSpill      *ebpf.Map `ebpf:"allow_spill"`
 	BlockBuckets    *ebpf.Map `ebpf:"block_buckets"`
 	BlockDirectory  *ebpf.Map `ebpf:"block_directory"`
@@ -394,6 +401,7 @@ func (m *WeirTCMaps) Close() error {
 		m.AllowMarks4,
 		m.AllowMarks6,
 		m.AllowPrefixes,
+		m.AllowReach,
 		m.AllowSpill,
 		m.BlockBuckets,
 		m.BlockDirectory,
@@ -447,6 +455,8 @@ type WeirTCVariables struct {
 	Allow                 *ebpf.Variable `ebpf:"allow"`
 	AllowPrefixesEntries  *ebpf.Variable `ebpf:"allow_prefixes_entries"`
 	AllowPrefixesWhole    *ebpf.Variable `ebpf:"allow_prefixes_whole"`
+	AllowReachEntries     *ebpf.Variable `ebpf:"allow_reach_entries"`
+	AllowReachWhole       *ebpf.Variable `ebpf:"allow_reach_whole"`
 	AllowSpillEntries     *ebpf.Variable `ebpf:"allow_spill_entries"`
 	AllowSpillWhole       *ebpf.Variable `ebpf:"allow_spill_whole"`
 	BankBuckets           *ebpf.Variable `ebpf:"bank_buckets"`

@@ -30,6 +30,8 @@ type Memory struct {
 	Front    []uint64 // words of its front
 
 	Directory []uint64 // a word for each network, of sources and then of destinations
+
+	Reach []uint64 // a bit for each network, likewise
 }
 
 // Generation is a configuration in the kernel: the filter maps, of exactly
@@ -96,13 +98,14 @@ func (g *Generation) build(cfg *Config, filter map[string]*array) (err error) {
 	if g.block, err = g.makeSet(cfg.Block, setMaps{
 		bpf.WeirMapBlockLines, bpf.WeirMapBlockBuckets, bpf.WeirMapBlockMarks4, bpf.WeirMapBlockMarks6,
 		bpf.WeirMapBlockHot, bpf.WeirMapBlockPrefixes, bpf.WeirMapBlockSpill, bpf.WeirMapBlockFront,
-		bpf.WeirMapBlockDirectory,
+		bpf.WeirMapBlockDirectory, "",
 	}, filter); err != nil {
 		return err
 	}
 	if g.allow, err = g.makeSet(cfg.Allow, setMaps{
 		bpf.WeirMapAllowLines, bpf.WeirMapAllowBuckets, bpf.WeirMapAllowMarks4, bpf.WeirMapAllowMarks6,
 		"", bpf.WeirMapAllowPrefixes, bpf.WeirMapAllowSpill, "", "",
+		bpf.WeirMapAllowReach,
 	}, nil); err != nil {
 		return err
 	}
@@ -188,13 +191,13 @@ type setMaps struct {
 	lines, buckets, marks4, marks6 string
 	hot                            string // "": the set has no weights
 	prefixes, spill                string
-	front, directory               string // "": the set has none
+	front, directory, reach        string // "": the set has none
 }
 
 // makeSet creates the maps of a set, without those of a filter that exists already.
 func (g *Generation) makeSet(s KeySet, names setMaps, filter map[string]*array) (m Memory, err error) {
 	if s.Lines == 0 {
-		s = KeySet{Quotient: s.Quotient, Directory: s.Directory} // the program looks up nothing else
+		s = KeySet{Quotient: s.Quotient, Directory: s.Directory, Reach: s.Reach} // the program looks up nothing else
 	}
 	for _, part := range []struct {
 		memory  *[]uint64
@@ -210,6 +213,7 @@ func (g *Generation) makeSet(s KeySet, names setMaps, filter map[string]*array) 
 		{&m.Spill, names.spill, s.Quotient.Buckets},
 		{&m.Front, names.front, s.Quotient.Front},
 		{&m.Directory, names.directory, s.Directory.Src + s.Directory.Dst},
+		{&m.Reach, names.reach, reachWords(&s.Reach)},
 	} {
 		if part.name == "" {
 			continue
@@ -295,6 +299,18 @@ func marks4Words(s *KeySet) uint32 {
 		return markWords
 	}
 	return 0
+}
+
+// reachWords returns the size of a reach, in words. Bits of destinations follow those of sources.
+func reachWords(r *Reach) uint32 {
+	words := uint32(1) << (32 - r.Shift) / 64
+	switch {
+	case r.Shift == 0:
+		return 0
+	case (r.GatesV4|r.GatesV6)&gateDst != 0:
+		return 2 * words
+	}
+	return words
 }
 
 var errClosed = errors.New("the generation is closed")

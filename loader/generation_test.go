@@ -69,6 +69,7 @@ const maxVerified = 420_000
 
 func TestLoad(t *testing.T) {
 	full := Config{Block: largest(), Allow: largest(), DropMalformed: true, Lists: 65535}
+	full.Allow.Reach = Reach{Shift: 16, GatesV4: gateSrc | gateDst, GatesV6: gateSrc | gateDst}
 	full.Failsafe = Failsafe{N_ports: 8, N_v4: 8, N_v6: 8}
 	for i := range full.Failsafe.V4 {
 		// Masks of 0 would match every packet, and the verifier would know.
@@ -165,6 +166,9 @@ func TestLoad(t *testing.T) {
 	fewAllowed := lean
 	fewAllowed.Allow = lean.Block
 	fewAllowed.Allow.N_prefixes, fewAllowed.Allow.Quotient.Front = 4, 0 // as many as are looked up inline
+	fewAllowed.Allow.Reach = full.Allow.Reach
+	atOnce := leanFlows // dropped
+	atOnce.Trackers, atOnce.Parts, atOnce.Words = lean.Trackers[:maxLeanTrackers], []Part{mostBits}, nil
 	leanCells, fewCells := lean, approximateFew
 	leanCells.Parts, fewCells.Parts = []Part{cells, mostBits}, append([]Part{node, cells}, all.Parts[2:]...)
 	classed, fewClassed, leanClassed := withClasses(approximateAll), withClasses(approximateFew), withClasses(leanApproximate)
@@ -195,6 +199,7 @@ func TestLoad(t *testing.T) {
 		{"lean, flows", leanFlows},
 		{"lean, approximate, flows", approximateFlows},
 		{"lean, few allowed", fewAllowed},
+		{"lean, flows, dropped at once", atOnce},
 		{"lean, cells", leanCells},
 		{"lean, with a directory", directed},
 		{"lean, on the general path, with a directory", directedGeneral},
@@ -437,6 +442,16 @@ func TestMemory(t *testing.T) {
 		net := int(b[0])<<16 | int(b[1])<<8 | int(b[2])
 		words[base+net/64] |= 1 << (net % 64)
 	}
+	reaching := func(gates uint32) KeySet {
+		s := coarse()
+		s.Reach = Reach{Shift: 16, GatesV4: gates}
+		return s
+	}
+	markReach := func(words []uint64, a netip.Addr, base int) {
+		b := a.As4()
+		net := base + int(b[0])<<8 + int(b[1])
+		words[net/64] |= 1 << (net % 64)
+	}
 	const (
 		pass = ActionPass
 		drop = ActionDrop
@@ -450,6 +465,26 @@ func TestMemory(t *testing.T) {
 		{"zero", Config{Block: coarse()}, func(*Generation) {}, pass},
 		{"lines", Config{Block: coarse()}, func(g *Generation) { fill(g.Block().Lines) }, drop},
 		{"allowed", Config{Block: coarse(), Allow: coarse()}, func(g *Generation) {
+			fill(g.Block().Lines)
+			fill(g.Allow().Lines)
+		}, pass},
+		{"allowed within reach", Config{Block: coarse(), Allow: reaching(gateSrc)}, func(g *Generation) {
+			fill(g.Block().Lines)
+			fill(g.Allow().Lines)
+			markReach(g.Allow().Reach, addrA, 0)
+		}, pass},
+		{"allowed destination within reach", Config{Block: coarse(), Allow: reaching(gateDst)}, func(g *Generation) {
+			fill(g.Block().Lines)
+			fill(g.Allow().Lines)
+			markReach(g.Allow().Reach, addrB, 1<<16)
+		}, pass},
+		{"allowed beyond reach", Config{Block: coarse(), Allow: reaching(gateSrc | gateDst)}, func(g *Generation) {
+			fill(g.Block().Lines)
+			fill(g.Allow().Lines)
+			markReach(g.Allow().Reach, addrB, 0)
+			markReach(g.Allow().Reach, addrA, 1<<16)
+		}, drop},
+		{"allowed, whatever is reached", Config{Block: coarse(), Allow: reaching(gateSrc | 1)}, func(g *Generation) {
 			fill(g.Block().Lines)
 			fill(g.Allow().Lines)
 		}, pass},
@@ -585,6 +620,8 @@ func TestInvalidConfig(t *testing.T) {
 			c.Block.Prefixes[0].SrcMask, c.Block.Prefixes[0].DstMask = 0, 1
 		}},
 		{"neither front nor directory", func(c *Config) { directed(c); c.Allow = c.Block }},
+		{"shifted by 27", func(c *Config) { c.Allow.Reach = Reach{Shift: 27, GatesV4: gateSrc} }},
+		{"sides 0x0 and 0x2, without those of a family", func(c *Config) { c.Allow.Reach = Reach{Shift: 16, GatesV6: gateSrc} }},
 		{"0 lines and 1 buckets", func(c *Config) { c.Trackers = []Tracker{{Buckets: 1}} }},
 		{"tracker 1: 3 lines: not an even number", func(c *Config) { c.Trackers = []Tracker{{Lines: 3, Buckets: 1}} }},
 	} {

@@ -39,6 +39,9 @@ type KeySet = bpf.WeirKeySet
 // Directory is the geometry of the directory of IPv4 prefixes.
 type Directory = bpf.WeirDirectory
 
+// Reach is the geometry of the reach of allow lists.
+type Reach = bpf.WeirReach
+
 // Quotient is the geometry and the secret of the table of IPv4 prefixes.
 type Quotient = bpf.WeirQuotient
 
@@ -108,12 +111,14 @@ type Config struct {
 
 // As in the object, whose BTF does not have macros.
 const (
-	gateSrc   = 2         // GATE_SRC
-	gateDst   = 4         // GATE_DST
-	markWords = 1 << 18   // MARK4_WORDS: a bit for each IPv4 network /24
-	maxBits   = 6         // LINE_BITS_MAX
-	maxRest   = 18        // in REST_LINES
-	classes   = 1<<11 + 1 // of CLASS_BITS, and none
+	gateSrc   = 2       // GATE_SRC
+	gateDst   = 4       // GATE_DST
+	markWords = 1 << 18 // MARK4_WORDS: a bit for each IPv4 network /24
+	maxBits   = 6       // LINE_BITS_MAX
+	maxRest   = 18      // in REST_LINES
+
+	maxReachShift = 26        // at least a word of networks
+	classes       = 1<<11 + 1 // of CLASS_BITS, and none
 
 	maxClassedBits = 4 // of the first line, below CLASS_SHIFT
 
@@ -208,6 +213,21 @@ func (c *Config) validate() error {
 	}
 	if c.Allow.Quotient.Front > 0 || c.Allow.Directory.Shift > 0 {
 		return errors.New("allow set: it has neither front nor directory")
+	}
+	return validateReach(&c.Allow)
+}
+
+// validateReach checks that each word of networks is one, and that all that is allowed has bits.
+func validateReach(s *KeySet) error {
+	r := &s.Reach
+	if *r == (Reach{}) {
+		return nil
+	}
+	if r.Shift < 1 || r.Shift > maxReachShift {
+		return fmt.Errorf("allow set: a reach of addresses shifted by %d", r.Shift)
+	}
+	if s.N_prefixes+s.N_v4+s.N_v4Flow > 0 && r.GatesV4 == 0 || s.N_v6+s.N_v6Flow > 0 && r.GatesV6 == 0 {
+		return fmt.Errorf("allow set: a reach of sides %#x and %#x, without those of a family", r.GatesV4, r.GatesV6)
 	}
 	return nil
 }

@@ -258,6 +258,7 @@ func assemble(
 	if err != nil {
 		return nil, fmt.Errorf("allow lists: %w", err)
 	}
+	allow.layout.PlanReach()
 	if err := x.book.check(); err != nil {
 		return nil, err
 	}

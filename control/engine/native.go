@@ -26,9 +26,9 @@ func KeySet(l *membership.Layout) loader.KeySet {
 		N_v4: uint32(len(l.V4)), N_v4Flow: uint32(len(l.V4Flow)),
 		N_v6: uint32(len(l.V6)), N_v6Flow: uint32(len(l.V6Flow)),
 		PrefixShift: uint32(l.Prefixes.Shift), Quotient: Quotient(l.Prefixes.Layout, l.Prefixes.Secret),
-		Directory: Directory(l.Directory),
-		Mark6Src:  shape(membership.GatedShape{Shape: key.Shape{Fields: key.FieldV6, SrcBits: membership.Mark6Bits}}),
-		Mark6Dst:  shape(membership.GatedShape{Shape: key.Shape{Fields: key.FieldV6, DstBits: membership.Mark6Bits}}),
+		Directory: Directory(l.Directory), Reach: reach(l.Reach),
+		Mark6Src: shape(membership.GatedShape{Shape: key.Shape{Fields: key.FieldV6, SrcBits: membership.Mark6Bits}}),
+		Mark6Dst: shape(membership.GatedShape{Shape: key.Shape{Fields: key.FieldV6, DstBits: membership.Mark6Bits}}),
 	}
 	v4 := l.V4
 	if l.Classes != nil {
@@ -75,6 +75,13 @@ func Directory(l membership.DirectoryLayout) loader.Directory {
 	return loader.Directory{
 		Shift: uint32(32 - l.Bits), Parts: uint32(l.Parts()), Src: uint32(l.SrcWords()), Dst: uint32(l.DstWords()),
 	}
+}
+
+func reach(l membership.ReachLayout) loader.Reach {
+	if l.Bits == 0 {
+		return loader.Reach{}
+	}
+	return loader.Reach{Shift: uint32(32 - l.Bits), GatesV4: uint32(l.V4), GatesV6: uint32(l.V6)}
 }
 
 // Shape returns a shape as the program has it.

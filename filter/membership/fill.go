@@ -150,7 +150,7 @@ func (s *Set) sum(dst []uint64, c Column) {
 }
 
 func (s *Set) markColumn(c Column, g Gate) {
-	if g == GateAlways {
+	if g == GateAlways && s.reach == nil {
 		return
 	}
 	size := c.Shape.KeyLen()

@@ -123,6 +123,7 @@ type Layout struct {
 	Secret                 *hash.Secret
 	Prefixes               PrefixLayout
 	Directory              DirectoryLayout
+	Reach                  ReachLayout
 	Capacity               int    // keys of cascade and table for which the rates are planned
 	Lines                  uint32 // of the cascade, 64 bytes each
 	First, Rest            int    // bits per key in the first line and in further ones
@@ -379,6 +380,8 @@ type Memory struct {
 	Front    []uint64 // words of its front
 
 	Directory []uint64 // words of the directory of prefixes
+
+	Reach []uint64 // words of the reach
 }
 
 // Alloc returns memory for the layout on the heap.
@@ -395,13 +398,15 @@ func (l *Layout) Alloc() Memory {
 		Front:    make([]uint64, l.Prefixes.Front),
 
 		Directory: make([]uint64, l.Directory.Words()),
+
+		Reach: make([]uint64, l.Reach.Words()),
 	}
 }
 
 // Bytes returns the size of the layout's memory.
 func (l *Layout) Bytes() int {
 	return l.Prefixes.Bytes() + 8*(int(l.Lines)*cascade.LineWords+int(l.Buckets)*BucketSlots+
-		l.mark4Sides()*mark4Words+int(l.Mark6Lines)*cascade.LineWords+int(l.HotBuckets)*BucketSlots+l.Directory.Words())
+		l.mark4Sides()*mark4Words+int(l.Mark6Lines)*cascade.LineWords+int(l.HotBuckets)*BucketSlots+l.Directory.Words()+l.Reach.Words())
 }
 
 // CounterBytes returns the size of the counters by which keys are deleted from the cascade,

@@ -138,6 +138,7 @@ func (s *Set) lookupPrefix(k key.Key) (list uint16, ok bool) {
 func (s *Set) putPrefix(k key.Key, list uint16) error {
 	p := prefixOf(k)
 	s.dir.add(p) // first, so that it is found as soon as it is there
+	s.reach.addPrefix(p)
 	err := s.prefixes.Add(s.Prefixes.key(p), list)
 	if err != nil {
 		s.dir.remove(p)
@@ -205,6 +206,7 @@ func (s *Set) fillPrefixes(chunks []iter.Seq[Prefix]) error {
 		entries[i] = func(yield func(quotient.Entry) bool) {
 			for p := range chunk {
 				s.dir.add(p)
+				s.reach.addPrefix(p)
 				if !yield(quotient.Entry{Key: s.Prefixes.key(p), List: p.List}) {
 					return
 				}

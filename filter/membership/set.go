@@ -45,6 +45,7 @@ type Set struct {
 	memory   Memory        // of all structures
 	prefixes *quotient.Set // nil: none
 	dir      *directory    // of prefixes; nil: none
+	reach    *reach        // nil: none
 	cascade  *cascade.Filter
 	table    *cuckoo.Table
 	marks4   [2]Marks4 // sources, destinations
@@ -62,7 +63,7 @@ func NewSet(l Layout, m Memory) (*Set, error) {
 		len(m.Marks4) != l.mark4Sides()*mark4Words || len(m.Marks6) != int(l.Mark6Lines)*cascade.LineWords ||
 		len(m.Hot) != int(l.HotBuckets)*BucketSlots ||
 		len(m.Prefixes) != l.Prefixes.Lines*cascade.LineWords || len(m.Spill) != l.Prefixes.Buckets*BucketSlots ||
-		len(m.Front) != l.Prefixes.Front || len(m.Directory) != l.Directory.Words() {
+		len(m.Front) != l.Prefixes.Front || len(m.Directory) != l.Directory.Words() || len(m.Reach) != l.Reach.Words() {
 		return nil, fmt.Errorf("membership: memory does not match the layout")
 	}
 	if n := l.HotBuckets; n != 0 && (n < MinHotBuckets || bits.OnesCount32(n) != 1) {
@@ -75,6 +76,7 @@ func NewSet(l Layout, m Memory) (*Set, error) {
 		Layout:  l,
 		memory:  m,
 		dir:     newDirectory(&l, m.Directory),
+		reach:   newReach(l.Reach, m.Reach),
 		cascade: cascade.New(m.Lines, l.First, l.Rest),
 		table:   cuckoo.Over(m.Buckets),
 		marks6:  cascade.NewGrowing(m.Marks6, cascade.MaxLineBits, 0),
@@ -332,9 +334,11 @@ func (s *Set) Remove(k key.Key) bool {
 	return true
 }
 
-// mark marks the networks that a serialised key covers on the side of its gate.
+// mark marks the networks that a serialised key covers on the side of its gate, and those that it
+// reaches.
 func (s *Set) mark(serialised []byte, g Gate) {
 	k := serialised
+	s.reach.add(k)
 	side, bits, addr := 0, k[1], addressOf(k, g)
 	switch g {
 	case GateAlways:

@@ -30,6 +30,7 @@ func (l *Layout) Structures() []Structure {
 	add(64*(p.Lines+p.Buckets), "quotient table of IPv4 prefixes of %d %s, %d bits an entry", len(lengths), noun, p.LaneBits)
 	add(8*p.Front, "front of the quotient table")
 	add(8*l.Directory.Words(), "directory of IPv4 prefixes, a word for each network /%d", l.Directory.Bits)
+	add(8*l.Reach.Words(), "networks that entries reach")
 	add(64*int(l.Lines), "cascade, %d bits an entry in the first line, %d in others", l.First, l.Rest)
 	add(64*int(l.Buckets), "table of fingerprints")
 	add(64*int(l.HotBuckets), "weights of hot elements")

@@ -64,6 +64,7 @@ func configurations(t *testing.T) []configuration {
 		{name: "exact"},
 		{name: "monitor", config: engine.Config{Policy: verdict.Policy{Monitor: true}}},
 		{name: "failsafe, allow list", config: engine.Config{Policy: failsafe}, allow: true},
+		{name: "failsafe, allow list nearby", config: engine.Config{Policy: failsafe}, allow: true, nearby: true},
 		{name: "tracker", config: engine.Config{Parts: sources, Seed: hash.Seed{1}}},
 		{name: "failsafe, allow list, tracker", config: engine.Config{Policy: failsafe, Parts: sources, Seed: hash.Seed{1}}, allow: true},
 		{name: "five prefix lengths", prefixes: true},
@@ -100,6 +101,7 @@ type configuration struct {
 	name     string
 	config   engine.Config
 	allow    bool
+	nearby   bool // what is allowed is in the networks of packets
 	prefixes bool
 	rule     *verdict.Rule // of the block list
 	lists60  bool
@@ -127,7 +129,11 @@ func (c configuration) lists() []engine.List {
 	}
 	all := []engine.List{{Name: "blocked", Contents: contents(blocked...), Rule: c.rule}}
 	if c.allow {
-		all = append(all, engine.List{Name: "allowed", Allow: true, Contents: contents("192.0.2.2/32")})
+		allowed := []string{"198.51.100.2/32", "2001:db9::2/128"}
+		if c.nearby {
+			allowed = []string{"192.0.2.2/32", "2001:db8::2/128"}
+		}
+		all = append(all, engine.List{Name: "allowed", Allow: true, Contents: contents(allowed...)})
 	}
 	if c.beside.Len() > 0 {
 		all = append(all, engine.List{Name: "beside", Contents: c.beside.Set()})

@@ -22,6 +22,7 @@ const (
 	benchMapAllowMarks4           = "allow_marks4"
 	benchMapAllowMarks6           = "allow_marks6"
 	benchMapAllowPrefixes         = "allow_prefixes"
+	benchMapAllowReach            = "allow_reach"
 	benchMapAllowSpill            = "allow_spill"
 	benchMapBenchBloom            = "bench_bloom"
 	benchMapBenchHash             = "bench_hash"
@@ -111,6 +112,8 @@ const (
 	benchVarAllow                 = "allow"
 	benchVarAllowPrefixesEntries  = "allow_prefixes_entries"
 	benchVarAllowPrefixesWhole    = "allow_prefixes_whole"
+	benchVarAllowReachEntries     = "allow_reach_entries"
+	benchVarAllowReachWhole       = "allow_reach_whole"
 	benchVarAllowSpillEntries     = "allow_spill_entries"
 	benchVarAllowSpillWhole       = "allow_spill_whole"
 	benchVarBankBuckets           = "bank_buckets"
@@ -276,6 +279,7 @@ type benchMapSpecs struct {
 	AllowMarks4      *ebpf.MapSpec `ebpf:"allow_marks4"`
 	AllowMarks6      *ebpf.MapSpec `ebpf:"allow_marks6"`
 	AllowPrefixes    *ebpf.MapSpec `ebpf:"allow_prefixes"`
+	AllowReach       *ebpf.MapSpec `ebpf:"allow_reach"`
 	AllowSpill       *ebpf.MapSpec `ebpf:"allow_spill"`
 	BenchBloom       *ebpf.MapSpec `ebpf:"bench_bloom"`
 	BenchHash        *ebpf.MapSpec `ebpf:"bench_hash"`
@@ -341,6 +345,8 @@ type benchVariableSpecs struct {
 	Allow                 *ebpf.VariableSpec `ebpf:"allow"`
 	AllowPrefixesEntries  *ebpf.VariableSpec `ebpf:"allow_prefixes_entries"`
 	AllowPrefixesWhole    *ebpf.VariableSpec `ebpf:"allow_prefixes_whole"`
+	AllowReachEntries     *ebpf.VariableSpec `ebpf:"allow_reach_entries"`
+	AllowReachWhole       *ebpf.VariableSpec `ebpf:"allow_reach_whole"`
 	AllowSpillEntries     *ebpf.VariableSpec `ebpf:"allow_spill_entries"`
 	AllowSpillWhole       *ebpf.VariableSpec `ebpf:"allow_spill_whole"`
 	BankBuckets           *ebpf.VariableSpec `ebpf:"bank_buckets"`
@@ -448,6 +454,7 @@ type benchMaps struct {
 	AllowMarks4      *ebpf.Map `ebpf:"allow_marks4"`
 	AllowMarks6      *ebpf.Map `ebpf:"allow_marks6"`
 	AllowPrefixes    *ebpf.Map `ebpf:"allow_prefixes"`
+	AllowReach       *ebpf.Map `ebpf:"allow_reach"`
 	AllowSpill       *ebpf.Map `ebpf:"allow_spill"`
 	BenchBloom       *ebpf.Map `ebpf:"bench_bloom"`
 	BenchHash        *ebpf.Map `ebpf:"bench_hash"`
@@ -514,6 +521,7 @@ func (m *benchMaps) Close() error {
 		m.AllowMarks4,
 		m.AllowMarks6,
 		m.AllowPrefixes,
+		m.AllowReach,
 		m.AllowSpill,
 		m.BenchBloom,
 		m.BenchHash,
@@ -580,6 +588,8 @@ type benchVariables struct {
 	Allow                 *ebpf.Variable `ebpf:"allow"`
 	AllowPrefixesEntries  *ebpf.Variable `ebpf:"allow_prefixes_entries"`
 	AllowPrefixesWhole    *ebpf.Variable `ebpf:"allow_prefixes_whole"`
+	AllowReachEntries     *ebpf.Variable `ebpf:"allow_reach_entries"`
+	AllowReachWhole       *ebpf.Variable `ebpf:"allow_reach_whole"`
 	AllowSpillEntries     *ebpf.Variable `ebpf:"allow_spill_entries"`
 	AllowSpillWhole       *ebpf.Variable `ebpf:"allow_spill_whole"`
 	BankBuckets           *ebpf.Variable `ebpf:"bank_buckets"`
