@@ -43,6 +43,7 @@ type fleet struct {
 	broker    *broker.Server
 	hub       *Hub
 	listen    string
+	joinsAt   string        // where a process of the hub lets hosts join
 	sites     string        // where the broker listens for those; "": nowhere
 	clock     time.Duration // by how much the hub's clock is ahead
 	text      string        // of hub.yaml

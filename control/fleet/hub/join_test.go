@@ -1,12 +1,26 @@
 package hub
 
 import (
+	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base32"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
 	"net/netip"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,18 +29,15 @@ import (
 	"weir/control/fleet/authority"
 	"weir/control/fleet/enrollment"
 	"weir/control/serve"
+	"weir/tests/lab"
+	"weir/tests/long"
+	"weir/tests/seed"
 	"weir/tests/wait"
 )
 
 // joins serves a hub's joins at an address of the loopback interface, and returns the URL.
-func (f *fleet) joins(t *testing.T) string {
+func (f *fleet) joins(t *testing.T, at string) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := l.Addr().String()
-	l.Close()
 	config, err := f.authority.JoinTLS([]string{"127.0.0.1"})
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +89,7 @@ func askToJoin(t *testing.T, url string, by enrollment.Token, k enrollment.Keys,
 func TestJoin(t *testing.T) {
 	f := newFleet(t)
 	f.start("")
-	url := f.joins(t)
+	url := f.joins(t, lab.FreeAddress(t))
 	made, one := f.token(t, authority.Token{Labels: []string{"paris"}})
 	keys := newKeys(t)
 	n, err := askToJoin(t, url, one, keys, "edge-1")
@@ -132,6 +143,7 @@ func TestJoin(t *testing.T) {
 		_, err := askToJoin(t, url, c.token, newKeys(t), c.name)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.what, err, c.want)
+			continue
 		}
 		last(c.what, func(r api.AuditRecord) bool {
 			return r.Change == audit.Join && strings.Contains(r.Error, c.want) && slices.Equal(r.First, []string{c.name}) && r.Source == "127.0.0.1" && r.Reason == "token "+c.token.ID
@@ -156,14 +168,14 @@ func TestJoin(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err = askToJoin(t, url, theirs, newKeys(t), "edge-3"); err == nil || !strings.Contains(err.Error(), "not the hub of this token") {
-		t.Errorf("a token of other keys: %v", err)
+		t.Fatalf("a token of other keys: %v", err)
 	}
 	last("the token of other keys", func(r api.AuditRecord) bool {
 		return r.Change == audit.Join && strings.Contains(r.Error, "other keys") && r.Source == "127.0.0.1"
 	})
 	// And a server with a certificate of the same keys, for another host.
 	if _, err = askToJoin(t, strings.Replace(url, "127.0.0.1", "localhost", 1), one, keys, "edge-1"); err == nil || !strings.Contains(err.Error(), "not the hub of this token") {
-		t.Errorf("another host: %v", err)
+		t.Fatalf("another host: %v", err)
 	}
 
 	// After some refusals, the address has to wait.
@@ -174,4 +186,176 @@ func TestJoin(t *testing.T) {
 		return err
 	}
 	wait.For(t, "the brakes", func() bool { err := refused(); return err != nil && strings.Contains(err.Error(), "wait a minute") })
+}
+
+// A hub that is killed while hosts join lets as many join as the token permits, and a host that had no answer joins
+// again.
+func TestJoinKilled(t *testing.T) {
+	long.Unraced(t)
+	t.Parallel() // it waits a lot
+	random := seed.New(t)
+	kills, count := long.Rounds(3, 5, 30), 4
+	f := newFleet(t)
+	f.reserve()
+	at := lab.FreeAddress(t)
+	f.joinsAt = at
+	_, token := f.token(t, authority.Token{Count: count})
+	type host struct {
+		name string
+		keys enrollment.Keys
+	}
+	hosts := make([]host, 3*count)
+	for i := range hosts {
+		hosts[i] = host{fmt.Sprintf("edge-%d", i), newKeys(t)}
+	}
+	var mu sync.Mutex
+	answered := make(map[string]bool)
+	ask := func(h host, within time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		defer cancel()
+		_, err := enrollment.Join(ctx, "https://"+at, token, h.keys, h.name)
+		if err == nil {
+			mu.Lock()
+			answered[h.name] = true
+			mu.Unlock()
+		}
+		return err
+	}
+	counted := func() (names []string) {
+		t.Helper()
+		all, err := f.authority.Tokens()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, j := range all[0].Joined {
+			names = append(names, j.Node)
+		}
+		if len(names) > count {
+			t.Fatalf("counted: %q, and the token permits %d", names, count)
+		}
+		return names
+	}
+	hub := f.process("")
+	defer func() { _ = hub.Process.Kill(); _ = hub.Wait() }()
+	for range kills {
+		wait.For(t, "the hub to listen", func() bool {
+			c, err := net.Dial("tcp", at)
+			if err == nil {
+				c.Close()
+			}
+			return err == nil
+		})
+		var asking sync.WaitGroup
+		for _, h := range hosts {
+			asking.Go(func() { _ = ask(h, time.Second) })
+		}
+		time.Sleep(time.Duration(random.IntN(40)) * time.Millisecond)
+		_ = hub.Process.Kill()
+		_ = hub.Wait()
+		asking.Wait()
+		counted()
+		hub = f.process("")
+	}
+	had := counted() // first: who is refused often waits
+	slices.SortStableFunc(hosts, func(a, b host) int {
+		return slices.Index(had, b.name) - slices.Index(had, a.name)
+	})
+	for _, h := range hosts {
+		if err := ask(h, wait.Patience); err != nil && !strings.Contains(err.Error(), "used up") && !strings.Contains(err.Error(), "wait a minute") {
+			t.Errorf("%s: %v", h.name, err)
+		}
+	}
+	names := counted()
+	members, err := f.authority.Members()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if _, ok := members[name]; !ok {
+			t.Errorf("%s is counted, and has not joined", name)
+		}
+	}
+	if len(answered) != count || len(names) != count || len(members) != count {
+		t.Errorf("answered: %d, counted: %d, nodes: %d, want %d", len(answered), len(names), len(members), count)
+	}
+}
+
+// What a host sends and gets has nothing of its private keys. A server with the hub's certificate reads it.
+func TestJoinSendsNoKey(t *testing.T) {
+	f := newFleet(t)
+	f.start("")
+	_, token := f.token(t, authority.Token{})
+	config, err := f.authority.JoinTLS([]string{"127.0.0.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := tls.Listen("tcp", "127.0.0.1:0", config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wire bytes.Buffer
+	between := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		sent, err := httputil.DumpRequest(q, true)
+		if err != nil {
+			t.Error(err)
+		}
+		answer := httptest.NewRecorder()
+		f.hub.Joins(config).ServeHTTP(answer, q)
+		wire.Write(sent)
+		wire.Write(answer.Body.Bytes())
+		w.WriteHeader(answer.Code)
+		_, _ = w.Write(answer.Body.Bytes())
+	})}
+	go between.Serve(l)
+	keys := newKeys(t)
+	n, err := askToJoin(t, "https://"+l.Addr().String(), token, keys, "edge-1")
+	between.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode([]byte(keys.Key))
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	scalar, err := key.(*ecdsa.PrivateKey).Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, err := base32.StdEncoding.WithPadding(base32.NoPadding).DecodeString(keys.Seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed = seed[2:34]
+	crossed := wire.Bytes()
+	if !bytes.Contains(crossed, []byte(token.Secret)) || !bytes.Contains(crossed, []byte(n.JWT)) {
+		t.Fatalf("the wire has not the request and the answer:\n%s", crossed)
+	}
+	// All that is binary there is in base64, at any of three places.
+	whole := string(crossed)
+	for _, text := range regexp.MustCompile(`[A-Za-z0-9+/_-]{16,}`).FindAllString(strings.ReplaceAll(whole, `\n`, ""), -1) {
+		for _, by := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+			for skip := range 4 {
+				some := text[skip:]
+				if len(some)%4 == 1 {
+					some = some[:len(some)-1]
+				}
+				if b, err := by.DecodeString(some); err == nil {
+					whole += string(b)
+				}
+			}
+		}
+	}
+	for what, secret := range map[string]string{
+		"the key of the certificate": string(scalar), "in hexadecimal": hex.EncodeToString(scalar), "in PKCS #8": string(block.Bytes), "its seed": string(seed),
+		"in NATS's form": keys.Seed, "in PEM": "PRIVATE KEY",
+	} {
+		if strings.Contains(whole, secret) {
+			t.Errorf("%s is on the wire", what)
+		}
+	}
+	public, err := key.(*ecdsa.PrivateKey).PublicKey.Bytes()
+	if err != nil || !strings.Contains(whole, string(public)) {
+		t.Error("the public key is not on the wire: the search finds nothing")
+	}
 }

@@ -41,6 +41,9 @@ func TestProcess(t *testing.T) {
 	}
 	f := &fleet{t: t, dir: dir, authority: a, listen: os.Getenv("WEIR_TEST_HUB_LISTEN")}
 	f.start(os.Getenv("WEIR_TEST_HUB_LISTS"))
+	if at := os.Getenv("WEIR_TEST_HUB_JOINS"); at != "" {
+		f.joins(t, at)
+	}
 	socket, err := server.ListenGroup(filepath.Join(dir, "hub.sock"), "")
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +89,7 @@ func (f *fleet) reserve() {
 func (f *fleet) process(lists string) *exec.Cmd {
 	f.t.Helper()
 	c := exec.Command(os.Args[0], "-test.run=^TestProcess$")
-	c.Env = append(os.Environ(), processDir+"="+f.dir, "WEIR_TEST_HUB_LISTEN="+f.listen, "WEIR_TEST_HUB_LISTS="+lists)
+	c.Env = append(os.Environ(), processDir+"="+f.dir, "WEIR_TEST_HUB_LISTEN="+f.listen, "WEIR_TEST_HUB_LISTS="+lists, "WEIR_TEST_HUB_JOINS="+f.joinsAt)
 	if testing.Verbose() {
 		c.Stderr = os.Stderr
 	}
