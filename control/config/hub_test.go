@@ -53,6 +53,8 @@ func TestHub(t *testing.T) {
 		least + "rollout: {waves: [{labels: [Paris]}]}\n":                       "rollout.waves[0].labels[0]: label \"Paris\": want",
 		least + "rollout: {lists: {block: {}}}\n":                               "rollout.lists.block: want a list that has sources",
 		least + "sites: [\"tls://hub:7422\"]\n":                                 "broker.listen_sites: want it and sites",
+		least + "join: {url: \"https://hub:4223\"}\n":                           "join.url: want listen, too",
+		least + "join: {listen: \":4223\", url: \"https://hub\"}\n":             "join.url: \"https://hub\": want https://HOST:PORT",
 		least + "sites: [hub]\n":                                                "sites[0]: \"hub\": want tls://HOST:PORT",
 		strings.Replace(least, "listen", "replicas: 3, listen", 1):              "broker.replicas: a single server",
 		strings.Replace(least, "listen", "servers: [\"tls://a:1\"], listen", 1): "broker.servers: listen",

@@ -587,3 +587,42 @@ func rewriteConfig(t *testing.T, d *Daemon, before, after string) {
 		t.Fatal(err)
 	}
 }
+
+// A host joins a fleet by a reload, and filters by its lists at once. A reload that is to be confirmed does not do that, and
+// none takes it away.
+func TestFleetJoinedByReload(t *testing.T) {
+	t.Parallel() // it waits for the hub
+	h := newFleetHub(t)
+	h.start("")
+	h.block("198.51.100.7")
+	r := configure(t, lab.New(t).B)
+	r.c.StateDir = config.Path(t.TempDir())
+	d := begin(t, r)
+	fleet := config.Fleet{Enroll: config.Path(filepath.Join(t.TempDir(), "none.json"))}
+	r.change(func(c *config.Config) { c.Fleet = fleet })
+	if _, err := d.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "none.json") {
+		t.Errorf("without the file: %v", err)
+	}
+	if s := d.readings.Status(); s.Fleet != nil {
+		t.Errorf("a node after a reload that was refused: %+v", s.Fleet)
+	}
+	fleet.Enroll = config.Path(h.enroll("edge-1"))
+	r.change(func(c *config.Config) { c.Fleet = fleet })
+	if _, err := d.ReloadUnconfirmed(t.Context(), time.Minute); err == nil || !strings.Contains(err.Error(), "without --confirm") {
+		t.Errorf("a reload that is to be confirmed: %v", err)
+	}
+	if _, err := d.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	becomes(t, d.Daemon, "198.51.100.7", verdict.Drop)
+	h.block("198.51.100.8")
+	becomes(t, d.Daemon, "198.51.100.8", verdict.Drop)
+	if s := d.readings.Status(); s.Fleet == nil || s.Fleet.Node != "edge-1" {
+		t.Errorf("%+v", s.Fleet)
+	}
+	r.change(func(c *config.Config) { c.Fleet = config.Fleet{} })
+	if _, err := d.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "restart only") {
+		t.Errorf("leaving the fleet: %v", err)
+	}
+	becomes(t, d.Daemon, "198.51.100.8", verdict.Drop)
+}

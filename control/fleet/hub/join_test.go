@@ -32,6 +32,7 @@ import (
 	"weir/tests/lab"
 	"weir/tests/long"
 	"weir/tests/seed"
+	"weir/tests/timed"
 	"weir/tests/wait"
 )
 
@@ -357,5 +358,53 @@ func TestJoinSendsNoKey(t *testing.T) {
 	public, err := key.(*ecdsa.PrivateKey).PublicKey.Bytes()
 	if err != nil || !strings.Contains(whole, string(public)) {
 		t.Error("the public key is not on the wire: the search finds nothing")
+	}
+}
+
+// 500 hosts that are made at once join by one token, from one address, and connect.
+func TestJoinMany(t *testing.T) {
+	long.Only(t, "500 hosts")
+	timed.Alone(t)
+	const hosts, within = 500, time.Minute
+	f := newFleet(t)
+	f.reserve()
+	f.joinsAt = lab.FreeAddress(t)
+	_, token := f.token(t, authority.Token{Count: hosts})
+	hub := f.process("")
+	defer func() { _ = hub.Process.Kill(); _ = hub.Wait() }()
+	f.ready()
+	began := time.Now()
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var joined, connected []time.Duration
+	for i := range hosts {
+		all.Go(func() {
+			n, err := askToJoin(t, "https://"+f.joinsAt, token, newKeys(t), fmt.Sprintf("edge-%d", i))
+			at := time.Since(began)
+			if err == nil {
+				_, err = f.connect(n)
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			joined, connected = append(joined, at), append(connected, time.Since(began))
+		})
+	}
+	all.Wait()
+	if t.Failed() {
+		return
+	}
+	members, err := f.authority.Members()
+	if err != nil || len(members) != hosts {
+		t.Errorf("%d nodes, %v", len(members), err)
+	}
+	slices.Sort(joined)
+	slices.Sort(connected)
+	t.Logf("joined: half after %v, all after %v; connected after %v", joined[hosts/2], joined[hosts-1], connected[hosts-1])
+	if last := connected[hosts-1]; last > within {
+		t.Errorf("the last host is connected after %v, want %v", last, within)
 	}
 }

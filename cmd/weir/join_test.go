@@ -1,0 +1,144 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"weir/control/config"
+	"weir/control/fleet/authority"
+	"weir/control/fleet/enrollment"
+)
+
+// A configuration gets fleet at its end, and nothing else changes; also behind a link, and with its mode. One that
+// cannot have it there stays, and the command says which line is missing.
+func TestJoinConfigures(t *testing.T) {
+	shipped, err := os.ReadFile("../../control/config/weir.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, c := range map[string]struct {
+		text string
+		ok   bool
+	}{
+		"as installed":                 {string(shipped), true},
+		"without a last line's end":    {"interfaces: [eth0]", true},
+		"after a comment":              {"interfaces: [eth0]\n# fleet:\n", true},
+		"in braces":                    {"{interfaces: [eth0]}\n", false},
+		"with the end of the document": {"interfaces: [eth0]\n...\n", false},
+	} {
+		dir := t.TempDir()
+		file, link := filepath.Join(dir, "real.yaml"), filepath.Join(dir, "weir.yaml")
+		if err := os.WriteFile(file, []byte(c.text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("real.yaml", link); err != nil {
+			t.Fatal(err)
+		}
+		before, err := config.Load(link)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j := joining{file: link, conf: before, enroll: filepath.Join(dir, "fleet.json")}
+		err = j.configure(link)
+		after, wrong := config.Load(link)
+		if wrong != nil {
+			t.Fatalf("%s: %v", what, wrong)
+		}
+		if c.ok != (err == nil) || c.ok != after.Fleet.On() || c.ok && string(after.Fleet.Enroll) != j.enroll {
+			t.Errorf("%s: %v, fleet %+v", what, err, after.Fleet)
+		}
+		if !c.ok && (err == nil || !strings.Contains(err.Error(), "\nfleet: {enroll: "+j.enroll+"}")) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if info, err := os.Lstat(file); err != nil || info.Mode() != 0o644 {
+			t.Errorf("%s: %v, %v", what, info.Mode(), err)
+		}
+		if _, err := os.Readlink(link); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// A host that has a file of the fleet asks nobody, and one of another fleet stays there.
+func TestJoinAlready(t *testing.T) {
+	dir := t.TempDir()
+	file, enroll := filepath.Join(dir, "weir.yaml"), filepath.Join(dir, "fleet.json")
+	if err := os.WriteFile(file, []byte("interfaces: [eth0]\nfleet: {enroll: "+enroll+"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tokenOf := func(name string) (*authority.Authority, enrollment.Token) {
+		t.Helper()
+		a, err := authority.Init(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, text, err := a.NewToken(authority.Token{Count: 1, Expires: time.Now().Add(time.Hour)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		token, err := enrollment.ParseToken(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a, token
+	}
+	ours, token := tokenOf("ours")
+	_, other := tokenOf("theirs")
+	n, err := ours.Enroll("edge-1", nil, []string{"tls://hub.example.net:4222"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := n.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(enroll, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	try := func(by enrollment.Token, name string) (bool, error) {
+		j := joining{hub: "https://192.0.2.1:4223", token: by, name: name, file: file}
+		n, already, err := j.join(t.Context())
+		if err == nil && n.Name != "edge-1" {
+			t.Errorf("it is node %s", n.Name)
+		}
+		return already, err
+	}
+	for _, name := range []string{"", "edge-1"} {
+		if already, err := try(token, name); !already || err != nil {
+			t.Errorf("name %q: already: %t, %v", name, already, err)
+		}
+	}
+	if _, err := try(token, "edge-2"); err == nil || !strings.Contains(err.Error(), "node edge-1 already") {
+		t.Errorf("another name: %v", err)
+	}
+	if _, err := try(other, ""); err == nil || !strings.Contains(err.Error(), "of another fleet") {
+		t.Errorf("another fleet: %v", err)
+	}
+	if after, err := os.ReadFile(enroll); err != nil || string(after) != string(text) {
+		t.Errorf("the file has changed: %v", err)
+	}
+}
+
+// The command line says what is wrong with it.
+func TestJoinUsage(t *testing.T) {
+	token := "1f0c22aa." + strings.Repeat("A", 22) + "." + strings.Repeat("B", 43)
+	for _, args := range [][]string{
+		{}, {"hub.example.net"}, {"http://hub.example.net", token}, {"hub.example.net/x", token}, {"hub.example.net", token[:20]},
+		{"hub.example.net", token, "--name", "A.B"}, {"hub.example.net", token, "more"},
+	} {
+		if code, _, log := weir(t, "", append([]string{"join"}, args...)...); code != exitUsage {
+			t.Errorf("%q: exit code %d: %s", args, code, log)
+		}
+	}
+	for text, want := range map[string]string{
+		"hub.example.net": "https://hub.example.net:4223", "https://hub.example.net/": "https://hub.example.net:4223",
+		"hub.example.net:8443": "https://hub.example.net:8443", "https://[2001:db8::1]": "https://[2001:db8::1]:4223",
+	} {
+		if url, err := enrollment.JoinURL(text); err != nil || url != want {
+			t.Errorf("%s: %s, %v", text, url, err)
+		}
+	}
+}
