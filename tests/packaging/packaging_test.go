@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"weir/tests/lab"
-	"weir/tests/long"
 )
 
 const (
@@ -428,58 +427,4 @@ func recorders(t *testing.T, calls, fails string) string {
 		write(t, filepath.Join(dir, name), script, 0o755)
 	}
 	return dir
-}
-
-// What make man makes can be read by those who read it.
-func TestMan(t *testing.T) {
-	long.Only(t, "links both commands")
-	lab.Tool(t, "man")
-	out := t.TempDir()
-	// Without -trimpath, which would compile all packages again, and without debug information,
-	// a third of linking.
-	runMake(t, "man", "OUT="+out, "VERSION=v1.2.3", "BUILDFLAGS=-buildvcs=false -ldflags '-w -X main.version=v1.2.3'")
-	pages, err := filepath.Glob(filepath.Join(out, "dist/share*/man/man[58]/*.[58]"))
-	if err != nil || len(pages) < 10 {
-		t.Fatalf("pages %q, %v", pages, err)
-	}
-	seen := make(map[string]bool)
-	for _, page := range pages {
-		if name := filepath.Base(page); seen[name] {
-			t.Errorf("both packages have %s", name)
-		} else {
-			seen[name] = true
-		}
-	}
-	for name, want := range map[string]string{
-		"share/man/man5/weir.yaml.5": "lists.NAME.sources[].sha256_url", "share-hub/man/man5/hub.yaml.5": "broker.listen",
-		"share-hub/man/man8/weir-hub.8": "/etc/weir-hub/keys", "share/man/man5/weir-lists.5": "tcp [2001:db8::/32]:* > [2001:db8:1::7]:443\n",
-	} {
-		cmd := exec.Command("man", "--local-file", filepath.Join(out, "dist", name))
-		cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "MANWIDTH=80")
-		if text := output(t, cmd); !strings.Contains(text, want) {
-			t.Errorf("%s: no %q in\n%s", name, want, text)
-		}
-	}
-	for _, page := range pages {
-		cmd := exec.Command("man", "--warnings", "--encoding=UTF-8", "--local-file", page)
-		cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "MANWIDTH=80", "MANROFFOPT=")
-		var warnings strings.Builder
-		cmd.Stderr = &warnings
-		text, err := cmd.Output()
-		if err != nil || warnings.Len() > 0 || !strings.Contains(string(text), "weir v1.2.3") {
-			t.Errorf("%s: %v\n%s%s", filepath.Base(page), err, warnings.String(), text)
-		}
-	}
-	for _, shell := range []struct{ name, script string }{
-		{"bash", "share/bash-completion/completions/weir"},
-		{"zsh", "share/zsh/site-functions/_weir"},
-		{"fish", "share/fish/vendor_completions.d/weir.fish"},
-		{"bash", "share-hub/bash-completion/completions/weir-hub"},
-	} {
-		if _, err := exec.LookPath(shell.name); err != nil {
-			t.Logf("%s: not here, and its script not read", shell.name)
-			continue
-		}
-		output(t, exec.Command(shell.name, "-n", filepath.Join(out, "dist", shell.script)))
-	}
 }

@@ -333,6 +333,50 @@ func testArchive(t *testing.T, r *release, arch string) {
 	if unit, err := os.ReadFile(filepath.Join(dir, name, "lib/systemd/system/weir.service")); err != nil || !bytes.Contains(unit, []byte("ExecStart=weir run")) {
 		t.Errorf("the unit: %v\n%s", err, unit)
 	}
+	if arch == "amd64" { // the same for all
+		testMan(t, filepath.Join(dir, name, "share"), r.version)
+	}
+}
+
+// What make man has made can be read by those who read it: manual pages and completions, below share.
+func testMan(t *testing.T, share, version string) {
+	lab.Tool(t, "man")
+	pages, err := filepath.Glob(filepath.Join(share, "man/man[58]/*.[58]"))
+	if err != nil || len(pages) < 10 {
+		t.Fatalf("pages %q, %v", pages, err)
+	}
+	for name, want := range map[string]string{
+		"man/man5/weir.yaml.5": "lists.NAME.sources[].sha256_url", "man/man5/hub.yaml.5": "broker.listen",
+		"man/man8/weir-hub.8": "/etc/weir-hub/keys", "man/man5/weir-lists.5": "tcp [2001:db8::/32]:* > [2001:db8:1::7]:443\n",
+	} {
+		cmd := exec.Command("man", "--local-file", filepath.Join(share, name))
+		cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "MANWIDTH=80")
+		if text := output(t, cmd); !strings.Contains(text, want) {
+			t.Errorf("%s: no %q in\n%s", name, want, text)
+		}
+	}
+	for _, page := range pages {
+		cmd := exec.Command("man", "--warnings", "--encoding=UTF-8", "--local-file", page)
+		cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "MANWIDTH=80", "MANROFFOPT=")
+		var warnings strings.Builder
+		cmd.Stderr = &warnings
+		text, err := cmd.Output()
+		if err != nil || warnings.Len() > 0 || !strings.Contains(string(text), "weir v"+version) {
+			t.Errorf("%s: %v\n%s%s", filepath.Base(page), err, warnings.String(), text)
+		}
+	}
+	for _, shell := range []struct{ name, script string }{
+		{"bash", "bash-completion/completions/weir"},
+		{"zsh", "zsh/site-functions/_weir"},
+		{"fish", "fish/vendor_completions.d/weir.fish"},
+		{"bash", "bash-completion/completions/weir-hub"},
+	} {
+		if _, err := exec.LookPath(shell.name); err != nil {
+			t.Logf("%s: not here, and its script not read", shell.name)
+			continue
+		}
+		output(t, exec.Command(shell.name, "-n", filepath.Join(share, shell.script)))
+	}
 }
 
 // testMaterials compares bills of materials with what the linker has recorded, and with the page.
