@@ -68,7 +68,7 @@ READERS       := ^(TestConcurrent|TestReaders|TestRenewBesideReaders|TestTableRe
 test-race: export CGO_ENABLED := 1
 test-race: setup check ## run the tests of packages with goroutines under the race detector (needs gcc; as root)
 	@$(GOTEST) -race -count=1 -timeout 20m -run '$(READERS)' $(RACED_READERS)
-	@$(COLLECT) $(call gotest,-unmarked $(ALONE)$(comma)$(TOOLS)) -race -count=1 $(call packages_at_once,2) -parallel 4 -timeout 20m \
+	@$(COLLECT) $(call gotest,-unmarked $(ALONE)$(comma)$(TOOLS)) -race -count=1 $(call packages_at_once,2) -parallel 6 -timeout 20m \
 		./control/daemon ./control/fleet/hub $(RACED)
 
 .PHONY: mutants
