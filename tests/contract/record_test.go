@@ -710,8 +710,8 @@ func TestOneRecord(t *testing.T) {
 		}
 		return n
 	}
-	configurations := number(configurationsVariable, long.Or(16, 60))
-	packets := number(packetsVariable, long.Or(12_000, 300_000)) / configurations
+	configurations := number(configurationsVariable, long.Or(16, 32))
+	packets := number(packetsVariable, long.Or(12_000, 160_000)) / configurations
 	r := newRandom(t)
 	seen, ways, passed := make(map[string]int), make(map[string]int), 0
 	rare := func() (all []string) {

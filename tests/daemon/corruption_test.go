@@ -132,7 +132,7 @@ func TestCorruptState(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	for i := range long.Rounds(6, 25, 320) {
+	for i := range long.Rounds(6, 16, 320) {
 		if err := os.RemoveAll(h.path("state")); err != nil {
 			t.Fatal(err)
 		}

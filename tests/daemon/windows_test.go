@@ -192,7 +192,7 @@ func TestPausesPunishNoneBelow(t *testing.T) {
 	long.Seconds(t)
 	t.Parallel()
 	lab.Root(t)
-	testPauses(t, long.Or(200_000, 2_000_000))
+	testPauses(t, long.Or(200_000, 1_000_000))
 }
 
 // moments changes, stops and replaces a daemon whose trackers and scan detectors see sources below and

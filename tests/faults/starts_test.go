@@ -39,7 +39,7 @@ scans: [{key: src, distinct: ports, threshold: 64, window: 10s}]
 	names := sorted(g.allPins())
 	took := time.Second
 	var removed, remounted, rounds, gaps, monitored int
-	for range long.Rounds(4, 10, 100) {
+	for range long.Rounds(4, 8, 100) {
 		monitor := random.IntN(4) == 0
 		if monitor {
 			monitored++

@@ -154,7 +154,7 @@ func TestTakeBackAtRandom(t *testing.T) {
 		return nil
 	}
 	var copies []int // their number of rounds
-	for round := range long.Rounds(1, 5, 60) {
+	for round := range long.Rounds(1, 4, 60) {
 		for range r.IntN(10) {
 			change()
 		}
