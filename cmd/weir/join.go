@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -41,6 +42,7 @@ type joining struct {
 	token enrollment.Token
 	name  string // "": by the host's name
 	file  string // weir.yaml
+	says  io.Writer
 
 	conf   *config.Config
 	enroll string // the enrollment file
@@ -86,13 +88,14 @@ where it was, and the hub counts the host once. On a node it changes nothing.`,
 		}
 		ctx, cancel := context.WithTimeout(c.Context(), within)
 		defer cancel()
+		j.says = c.ErrOrStderr()
 		n, already, err := j.join(ctx)
 		if err != nil {
 			return err
 		}
 		done := joined{Node: n.Name}
 		of := dial(c, string(j.conf.API.Socket))
-		s, err := of.Status(ctx)
+		s, err := started(ctx, of)
 		if err == nil && s.Fleet == nil {
 			if _, err = of.Reload(ctx); err != nil {
 				err = fmt.Errorf("this host is node %s, but weir does not follow the fleet yet: %w", n.Name, err)
@@ -120,6 +123,20 @@ where it was, and the hub counts the host once. On a node it changes nothing.`,
 		return nil
 	}
 	return c
+}
+
+// started returns the status of the daemon, once that has started.
+func started(ctx context.Context, of *client.Client) (*api.Status, error) {
+	for {
+		s, err := of.Status(ctx)
+		if _, starting := errors.AsType[*api.StartingError](err); !starting || ctx.Err() != nil {
+			return s, err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(joinLook):
+		}
+	}
 }
 
 // follows waits until the host filters by a list of the fleet.
@@ -229,7 +246,7 @@ func (j *joining) ask(ctx context.Context) (n enrollment.Node, err error) {
 				return n, err
 			}
 		}
-		n, err = enrollment.Join(ctx, j.hub, j.token, p.Keys, j.name)
+		n, err = enrollment.Join(ctx, j.hub, j.token, p.Keys, j.name, j.again())
 		if why, refused := errors.AsType[enrollment.Refused](err); !refused || !why.Keys || fresh {
 			break
 		}
@@ -245,6 +262,17 @@ func (j *joining) ask(ctx context.Context) (n enrollment.Node, err error) {
 		err = durable.Remove(path)
 	}
 	return n, err
+}
+
+// again says why the hub is asked again, once for each reason.
+func (j *joining) again() func(error) {
+	last := ""
+	return func(err error) {
+		if text := err.Error(); text != last {
+			last = text
+			fmt.Fprintf(j.says, "weir: trying again: %s\n", text)
+		}
+	}
 }
 
 // configure adds fleet to the configuration of the daemon.

@@ -1,15 +1,27 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"weir/control/config"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/enrollment"
+	tests "weir/tests/wait"
 )
 
 // A configuration gets fleet at its end, and nothing else changes; also behind a link, and with its mode. One that
@@ -99,7 +111,7 @@ func TestJoinAlready(t *testing.T) {
 		t.Fatal(err)
 	}
 	try := func(by enrollment.Token, name string) (bool, error) {
-		j := joining{hub: "https://192.0.2.1:4223", token: by, name: name, file: file}
+		j := joining{hub: "https://192.0.2.1:4223", token: by, name: name, file: file, says: io.Discard}
 		n, already, err := j.join(t.Context())
 		if err == nil && n.Name != "edge-1" {
 			t.Errorf("it is node %s", n.Name)
@@ -119,6 +131,116 @@ func TestJoinAlready(t *testing.T) {
 	}
 	if after, err := os.ReadFile(enroll); err != nil || string(after) != string(text) {
 		t.Errorf("the file has changed: %v", err)
+	}
+}
+
+// A host keeps its keys until it has an answer, and counts once; where they are revoked, it makes others. Only its
+// owner, and the group of the directory, may read the file.
+func TestJoinAsks(t *testing.T) {
+	for _, revoked := range []bool{false, true} {
+		t.Run(fmt.Sprintf("revoked %t", revoked), func(t *testing.T) { testJoinAsks(t, revoked) })
+	}
+}
+
+func testJoinAsks(t *testing.T, revoked bool) {
+	t.Helper()
+	dir := t.TempDir()
+	a, err := authority.Init(filepath.Join(dir, "keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, err := a.NewToken(authority.Token{Count: 2, Expires: time.Now().Add(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := enrollment.ParseToken(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure, err := a.JoinTLS([]string{"127.0.0.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := tls.Listen("tcp", "127.0.0.1:0", secure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lost atomic.Bool // answers are
+	hub := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		var r enrollment.Request
+		if err := json.NewDecoder(q.Body).Decode(&r); err != nil {
+			t.Error(err)
+		}
+		n, err := a.Join(r, netip.MustParseAddr("127.0.0.1"), []string{"tls://127.0.0.1:4222"}, false)
+		if lost.Load() {
+			panic(http.ErrAbortHandler)
+		}
+		if why, ok := errors.AsType[authority.Refused](err); ok {
+			w.WriteHeader(http.StatusForbidden)
+			_ = json.NewEncoder(w).Encode(enrollment.Refused{Why: why.Error(), Keys: why.Keys})
+			return
+		}
+		_ = json.NewEncoder(w).Encode(n)
+	}), ErrorLog: log.New(io.Discard, "", 0)}
+	go hub.Serve(l)
+	defer hub.Close()
+	host := filepath.Join(dir, "host")
+	file, enroll := filepath.Join(host, "weir.yaml"), filepath.Join(host, "fleet.json")
+	if err := os.Mkdir(host, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte("interfaces: [eth0]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	try := func(within time.Duration) (string, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		defer cancel()
+		var said bytes.Buffer
+		j := joining{hub: "https://" + l.Addr().String(), token: token, name: "edge-1", file: file, says: &said}
+		_, _, err := j.join(ctx)
+		return said.String(), err
+	}
+	lost.Store(true)
+	for range 2 {
+		if said, err := try(300 * time.Millisecond); err == nil || strings.Count(said, "weir: trying again: ") != 1 {
+			t.Errorf("without an answer: %v, said %q", err, said)
+		}
+	}
+	lost.Store(false)
+	joined := func() int {
+		t.Helper()
+		all, err := a.Tokens()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all[0].Joined)
+	}
+	if n := joined(); n != 1 {
+		t.Errorf("counted: %d, want one host", n)
+	}
+	hosts := 1
+	if revoked { // by an operator who makes way for it
+		hosts++
+		if err := a.Revoke("edge-1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := try(tests.Patience); err != nil {
+		t.Fatal(err)
+	}
+	n, err := enrollment.Read(enroll)
+	if err != nil || n.Name != "edge-1" || joined() != hosts {
+		t.Errorf("node %q, counted: %d, %v", n.Name, joined(), err)
+	}
+	if info, err := os.Stat(enroll); err != nil || info.Mode() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	left, err := os.ReadDir(host)
+	if err != nil || len(left) != 2 {
+		t.Errorf("the directory has %v, %v", left, err)
+	}
+	if c, err := config.Load(file); err != nil || string(c.Fleet.Enroll) != enroll {
+		t.Errorf("%v", err)
 	}
 }
 

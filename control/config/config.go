@@ -280,7 +280,7 @@ type Notify struct {
 // Fleet makes this host a node of a fleet. Its lists have the names that the hub has for
 // them behind "fleet.".
 type Fleet struct {
-	// File that weir hub enroll has written for this host. It contains secrets: only its
+	// File that weir join, or weir hub enroll, has written for this host. It contains secrets: only its
 	// owner and group may have access.
 	Enroll Path `yaml:"enroll,required"`
 

@@ -204,8 +204,9 @@ func JoinURL(text string) (string, error) {
 }
 
 // Join has the hub at a URL let a host join, as a node with a name and keys. It tries again until ctx is done, unless
-// the hub refuses, or is not that of the token. The hub counts a host with the same keys once, however often it asks.
-func Join(ctx context.Context, hub string, t Token, k Keys, name string) (Node, error) {
+// the hub refuses, or is not that of the token, and says why. The hub counts a host with the same keys once, however
+// often it asks.
+func Join(ctx context.Context, hub string, t Token, k Keys, name string, again func(error)) (Node, error) {
 	r, err := k.Request(t, name)
 	if err != nil {
 		return Node{}, err
@@ -230,6 +231,7 @@ func Join(ctx context.Context, hub string, t Token, k Keys, name string) (Node, 
 		if refused || other {
 			return n, err
 		}
+		again(err)
 		select {
 		case <-ctx.Done():
 			return n, err

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"weir/control/audit"
 	"weir/control/durable"
 	"weir/control/fleet/authority"
@@ -19,6 +22,9 @@ import (
 
 const (
 	bodyTimeout = 10 * time.Second // of a request
+
+	// Handshakes take time of the processor that nodes need.
+	maxHandshakes = 100 // a second
 
 	// Brakes: at once, an address has a few requests under way. After some refusals within a minute, an address waits for the next one. Addresses of IPv6 count
 	// by /64.
@@ -29,8 +35,9 @@ const (
 
 // Joins lets hosts join. It is safe for concurrent use.
 type Joins struct {
-	hub    *Hub
-	secure *tls.Config
+	hub        *Hub
+	secure     *tls.Config
+	handshakes *rate.Limiter
 
 	mu      sync.Mutex
 	minute  time.Time // when refused began
@@ -40,7 +47,7 @@ type Joins struct {
 
 // Joins returns what lets hosts join, over TLS.
 func (h *Hub) Joins(secure *tls.Config) *Joins {
-	return &Joins{hub: h, secure: secure, busy: make(map[netip.Prefix]int)}
+	return &Joins{hub: h, secure: secure, handshakes: rate.NewLimiter(maxHandshakes, maxHandshakes), busy: make(map[netip.Prefix]int)}
 }
 
 // Secure returns a listener for TLS on another one.
@@ -58,6 +65,7 @@ func (s *secured) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	_ = s.of.handshakes.Wait(context.Background()) // others wait in the queue of the system
 	return &securedConn{tls.Server(c, s.of.secure), s.of}, nil
 }
 

@@ -83,7 +83,7 @@ func askToJoin(t *testing.T, url string, by enrollment.Token, k enrollment.Keys,
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
 	defer cancel()
-	return enrollment.Join(ctx, url, by, k, name)
+	return enrollment.Join(ctx, url, by, k, name, func(error) {})
 }
 
 // A host joins with a token, and may connect. Who has no right to is refused, and in the audit with the reason.
@@ -183,7 +183,7 @@ func TestJoin(t *testing.T) {
 	refused := func() (err error) {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
-		_, err = enrollment.Join(ctx, url, forged, keys, "edge-4")
+		_, err = enrollment.Join(ctx, url, forged, keys, "edge-4", func(error) {})
 		return err
 	}
 	wait.For(t, "the brakes", func() bool { err := refused(); return err != nil && strings.Contains(err.Error(), "wait a minute") })
@@ -214,7 +214,7 @@ func TestJoinKilled(t *testing.T) {
 	ask := func(h host, within time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
-		_, err := enrollment.Join(ctx, "https://"+at, token, h.keys, h.name)
+		_, err := enrollment.Join(ctx, "https://"+at, token, h.keys, h.name, func(error) {})
 		if err == nil {
 			mu.Lock()
 			answered[h.name] = true
