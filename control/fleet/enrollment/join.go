@@ -271,15 +271,11 @@ func join(ctx context.Context, by *http.Client, hub string, body []byte) (n Node
 
 // isFor fails unless the node was made for a request with a token.
 func (n *Node) isFor(t Token, r Request, name string) error {
-	err := n.check()
-	if err == nil {
-		err = n.isOf(t)
-	}
-	if err != nil {
+	if err := n.check(); err != nil {
 		return fmt.Errorf("what the hub has answered: %w", err)
 	}
 	claims, err := jwt.DecodeUserClaims(n.JWT)
-	if err != nil || claims.Subject != r.User || n.Name != name {
+	if err != nil || claims.Subject != r.User || n.Name != name || !n.IsOf(t) {
 		return errors.New("what the hub has answered is not for this node")
 	}
 	return nil
@@ -287,49 +283,18 @@ func (n *Node) isFor(t Token, r Request, name string) error {
 
 // IsOf reports whether the node is in the fleet of a token.
 func (n *Node) IsOf(t Token) bool {
-	root, err := n.authority()
-	return err == nil && Pin(root) == t.CA
-}
-
-func (n *Node) authority() (*x509.Certificate, error) {
 	block, _ := pem.Decode([]byte(n.CA))
 	if block == nil {
-		return nil, errors.New("ca: not in PEM")
+		return false
 	}
-	return x509.ParseCertificate(block.Bytes)
-}
-
-// isOf fails unless the authority of a token has signed the node's certificate.
-func (n *Node) isOf(t Token) error {
-	own, err := n.TLS()
-	if err != nil {
-		return err
-	}
-	root, err := n.authority()
-	if err != nil {
-		return err
-	}
-	return t.verify(root, own.Certificates[0].Leaf, x509.VerifyOptions{KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
-}
-
-// verify verifies a certificate by an authority, which must be that of the token.
-func (t Token) verify(root, c *x509.Certificate, o x509.VerifyOptions) error {
-	if Pin(root) != t.CA {
-		return otherHub{errors.New("its authority is another one")}
-	}
-	o.Roots = x509.NewCertPool()
-	o.Roots.AddCert(root)
-	if _, err := c.Verify(o); err != nil {
-		return otherHub{err}
-	}
-	return nil
+	root, err := x509.ParseCertificate(block.Bytes)
+	return err == nil && Pin(root) == t.CA
 }
 
 // otherHub is why a server is not the hub of a token.
 type otherHub struct{ error }
 
 func (e otherHub) Error() string { return "not the hub of this token: " + e.error.Error() }
-func (e otherHub) Unwrap() error { return e.error }
 
 // tls returns the configuration of connections to the hub of the token at a host. The hub sends its authority, too.
 func (t Token) tls(host string) *tls.Config {
@@ -337,8 +302,16 @@ func (t Token) tls(host string) *tls.Config {
 		MinVersion:         tls.VersionTLS13,
 		InsecureSkipVerify: true, // but for what follows
 		VerifyConnection: func(s tls.ConnectionState) error {
-			all := s.PeerCertificates
-			return t.verify(all[len(all)-1], all[0], x509.VerifyOptions{DNSName: host, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+			root := s.PeerCertificates[len(s.PeerCertificates)-1]
+			if Pin(root) != t.CA {
+				return otherHub{errors.New("its authority is another one")}
+			}
+			o := x509.VerifyOptions{DNSName: host, Roots: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+			o.Roots.AddCert(root)
+			if _, err := s.PeerCertificates[0].Verify(o); err != nil {
+				return otherHub{err}
+			}
+			return nil
 		},
 	}
 }

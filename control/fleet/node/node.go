@@ -311,7 +311,7 @@ func (n *Node) fails(err error) {
 	text := err.Error()
 	text = text[:min(len(text), maxText)]
 	if refusesUser(err) {
-		text = "the hub refuses this node: if it was revoked or enrolled anew, it needs the file of a new weir hub enroll"
+		text = "the hub refuses this node: if it was revoked or enrolled anew, it needs the file of a new weir hub enroll; or remove its file, weir join, and restart weir"
 	} else if _, unknown := errors.AsType[x509.UnknownAuthorityError](err); unknown {
 		text = "the hub's certificate is not of the keys in this node's file: if the hub has new keys, the node needs the file of a new weir hub enroll"
 	}
