@@ -48,6 +48,9 @@ enum pattern_field {
 
 #define FIELD_SLOTS 16 /* a power of two, PATTERN_FIELDS at least: so an index is within bounds */
 
+/* Not a field: the low bound has the bits of the flags that are compared, and those above them. */
+#define PATTERN_COMPARED_FLAGS (FIELD_SLOTS - 1)
+
 #define PATTERN_ABSENT 0xffffffff /* within no bounds but those that leave a field open */
 
 struct field_bounds {
@@ -309,7 +312,11 @@ static __always_inline int has_fields(const struct pattern *a, const struct patt
 	for (int i = 0; i < PATTERN_FIELDS - 1 && i < a->asks; i++) {
 		__u32 f = a->asked[i] % FIELD_SLOTS;
 
-		if (!is_within(&a->fields[f], mine->values[f]))
+		__u32 value = mine->values[f];
+
+		if (f == PATTERN_FLAGS)
+			value &= a->fields[PATTERN_COMPARED_FLAGS].low;
+		if (!is_within(&a->fields[f], value))
 			return 0;
 	}
 	return 1;

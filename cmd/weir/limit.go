@@ -39,7 +39,8 @@ A PATTERN is conditions on the headers of a packet, which must all hold:
   tcp, udp, icmp, icmp6, gre, esp, sctp or protocol N
   src PREFIX, dst PREFIX, sport N, dport N
   length N (of the IP packet), ttl N, id N, doff N, window N
-  flags SA (just these of FSRPAUEC, or none), fragment first or later
+  flags SA (just these of FSRPAUEC, or none), flags S/SA (S and not A,
+  whatever others), fragment first or later
   payload 474554ff (its first four bytes), stranger (of no conversation)
 
 N may be a range, as in 468-500. With --per each source has the rate for itself,

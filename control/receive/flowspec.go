@@ -29,7 +29,7 @@ type part struct {
 	src, dst            netip.Prefix // of the rule's family
 	proto, sport, dport *span        // or type and code of ICMP
 	length, fragment    *span
-	flags               *span
+	flags               *span // those that are set, and those that are compared
 }
 
 // rule is a FlowSpec rule.
@@ -216,25 +216,70 @@ func meets(items []*bgp.FlowSpecComponentItem, bits uint64) (any bool) {
 	return any || group
 }
 
-// mostFlags is how many combinations of flags a rule may name: each takes a pattern.
+// mostFlags is how many conditions of flags a rule may take: each takes a pattern.
 const mostFlags = 4
 
-// flags returns the combinations of TCP's eight flags that a list of masks names.
+// flags returns conditions of TCP's eight flags, of which one is met where a list of masks is: each a
+// span of the flags that are set, and of those that are compared.
 func flags(items []*bgp.FlowSpecComponentItem) (all []span, err error) {
 	for _, item := range items {
 		if item.Value > maxByte {
 			return nil, errors.New("weir compares the eight flags alone")
 		}
 	}
-	for bits := range uint64(maxByte + 1) {
-		if meets(items, bits) {
-			all = append(all, span{bits, bits})
-		}
+	var met [maxByte + 1]bool
+	for bits := range met {
+		met[bits] = meets(items, uint64(bits))
 	}
-	if len(all) > mostFlags {
-		return nil, fmt.Errorf("%d combinations of flags have these, and a pattern names one: name all eight flags, set or not", len(all))
+	all, ok := cover(&met, 0, 0, mostFlags)
+	if !ok {
+		return nil, fmt.Errorf("it takes more than %d conditions, as in S/SA: name fewer", mostFlags)
 	}
 	return all, nil
+}
+
+// cover returns the fewest conditions, of which a packet meets one at most, for the flags that are met,
+// of those that have a value in the bits of a mask, and false where it takes more than most.
+func cover(met *[maxByte + 1]bool, value, mask uint64, most int) (all []span, ok bool) {
+	some := func(value, mask uint64, want bool) bool {
+		for bits := range uint64(len(met)) {
+			if bits&mask == value && met[bits] == want {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case !some(value, mask, true):
+		return nil, true
+	case !some(value, mask, false):
+		return []span{{value, mask}}, most > 0
+	}
+	for bit := uint64(1); bit <= maxByte; bit <<= 1 { // which all that are met have, or none
+		if mask&bit != 0 {
+			continue
+		}
+		if !some(value, mask|bit, true) {
+			return cover(met, value|bit, mask|bit, most)
+		}
+		if !some(value|bit, mask|bit, true) {
+			return cover(met, value, mask|bit, most)
+		}
+	}
+	for bit := uint64(1); bit <= maxByte && most > 1; bit <<= 1 {
+		if mask&bit != 0 {
+			continue
+		}
+		without, fits := cover(met, value, mask|bit, most-1)
+		if !fits {
+			continue
+		}
+		if with, fits := cover(met, value|bit, mask|bit, most-len(without)); fits {
+			all, ok = slices.Concat(without, with), true
+			most = len(all) - 1
+		}
+	}
+	return all, ok
 }
 
 // The bits of fragments: RFC 8955, section 4.2.2.12.
@@ -333,9 +378,9 @@ func (r *rule) expand(values map[bgp.BGPFlowSpecType][]span, v6 bool) error {
 				continue // which has none of these
 			}
 			for _, length := range of(bgp.FLOW_SPEC_TYPE_PKT_LEN, maxWord) {
-				for _, flag := range of(bgp.FLOW_SPEC_TYPE_TCP_FLAG, maxByte) {
+				for _, flag := range of(bgp.FLOW_SPEC_TYPE_TCP_FLAG, 0) { // set and compared
 					p := part{src: r.src, dst: r.dst, proto: open(proto, maxByte), length: open(length, maxWord),
-						fragment: open(fragment, uint64(flood.LaterFragment)), flags: open(flag, maxByte)}
+						fragment: open(fragment, uint64(flood.LaterFragment)), flags: open(flag, 0)}
 					if err := r.add(p, sides, most); err != nil {
 						return err
 					}
@@ -437,9 +482,16 @@ func (p *part) pattern() string {
 		{flood.Protocol, p.proto}, {flood.FragmentPart, p.fragment}, {flood.Flags, p.flags}, {flood.Length, p.length},
 		{flood.SourcePort, p.sport}, {flood.DestinationPort, p.dport},
 	} {
-		if c.of != nil {
-			u.Conditions = append(u.Conditions, flood.Condition{Field: c.field, Lo: uint32(c.of.lo), Hi: uint32(c.of.hi)})
+		if c.of == nil {
+			continue
 		}
+		is := flood.Condition{Field: c.field, Lo: uint32(c.of.lo), Hi: uint32(c.of.hi)}
+		if c.field == flood.Flags {
+			if is.Hi = is.Lo; c.of.hi != maxByte {
+				is.Mask = uint8(c.of.hi)
+			}
+		}
+		u.Conditions = append(u.Conditions, is)
 	}
 	if p.src.Bits() > 0 {
 		u.Conditions = append(u.Conditions, flood.Condition{Field: flood.SourcePrefix, Prefix: p.src})

@@ -77,6 +77,14 @@ func (u *Rule) Bounds(f Field) (lo, hi uint32) {
 	return 0, math.MaxUint32
 }
 
+// ComparedFlags returns the bits of the value of [Flags] that programs compare.
+func (u *Rule) ComparedFlags() uint32 {
+	if c := u.has(Flags); c != nil {
+		return c.compared()
+	}
+	return math.MaxUint32
+}
+
 // Side returns the prefix of sources or destinations of a rule, and false where there is none.
 func (u *Rule) Side(f Field) (netip.Prefix, bool) {
 	if c := u.has(f); c != nil {
@@ -181,9 +189,7 @@ func (c *Condition) parse(text string) (err error) {
 		c.Lo, c.Hi = uint32(at), uint32(at)
 		return nil
 	case Flags:
-		c.Lo, err = parseFlags(text)
-		c.Hi = c.Lo
-		return err
+		return c.parseFlags(text)
 	case Payload:
 		v, err := strconv.ParseUint(text, 16, 32)
 		if err != nil || len(text) != 8 || v == 0 {
@@ -223,9 +229,34 @@ func ParsePrefix(text string) (p netip.Prefix, err error) {
 // flagLetters are the flags of TCP from bit 0 on.
 const flagLetters = "FSRPAUEC"
 
-func parseFlags(text string) (flags uint32, err error) {
+// parseFlags reads flags, as in SA, or S/SA: of S and A, just S.
+func (c *Condition) parseFlags(text string) (err error) {
+	set, of, masked := strings.Cut(text, "/")
+	if c.Lo, err = flagsOf(set); err != nil {
+		return err
+	}
+	c.Hi = c.Lo
+	if !masked {
+		return nil
+	}
+	mask, err := flagsOf(of)
+	switch {
+	case err != nil:
+		return err
+	case mask == 0 || c.Lo&^mask != 0:
+		return errors.New("want behind / the flags that are compared, with those before it")
+	case mask != 0xff: // which are all
+		c.Mask = uint8(mask)
+	}
+	return nil
+}
+
+func flagsOf(text string) (flags uint32, err error) {
 	if text == "none" {
 		return 0, nil
+	}
+	if text == "" {
+		return 0, errors.New("want flags before a /")
 	}
 	for _, letter := range text {
 		at := strings.IndexRune(flagLetters, letter)

@@ -126,6 +126,34 @@ func TestNarrow(t *testing.T) {
 	}
 }
 
+// Of flags behind a slash, a packet has just those before it, whatever others it has; flags without a
+// slash are all that it has.
+func TestComparedFlags(t *testing.T) {
+	for text, want := range map[string][]uint8{"tcp flags S/SA": {2, 0x42, 0xc2, 7}, "tcp flags none/SFR": {0, 0x10, 0x18}, "tcp flags SA/SA": {0x12, 0x52}, "tcp flags S": {2}, "tcp flags S/FSRPAUEC": {2}} {
+		u, err := ParseRule(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := ParseRule(u.String()); err != nil || !slices.Equal(again.Conditions, u.Conditions) {
+			t.Errorf("%s: %v, %v", text, &again, err)
+		}
+		for _, flags := range []uint8{0, 2, 0x12, 0x10, 0x18, 0x42, 0x52, 0xc2, 7} {
+			r := Record{IPv4: true, Protocol: protoTCP, HeaderLength: 5, Flags: flags}
+			if got := u.Matches(&r); got != slices.Contains(want, flags) {
+				t.Errorf("%s: of flags %#x: %v", text, flags, got)
+			}
+		}
+		if r := (Record{IPv4: true, Protocol: protoUDP}); u.Matches(&r) {
+			t.Errorf("%s matches what has no flags", text)
+		}
+	}
+	for _, text := range []string{"tcp flags S/", "tcp flags S/A", "tcp flags /S", "tcp flags S/none", "tcp flags S/SS", "tcp flags S/S/S"} {
+		if u, err := ParseRule(text); err == nil {
+			t.Errorf("%s is taken as %v", text, &u)
+		}
+	}
+}
+
 // The first pattern whose rate a packet exceeds drops it; one on trial only counts, and one that has
 // ended does neither.
 func TestPatterns(t *testing.T) {

@@ -45,6 +45,7 @@ func (f Field) String() string { return fieldNames[f] }
 type Condition struct {
 	Field  Field
 	Lo, Hi uint32
+	Mask   uint8        // of Flags, which of them are compared; 0: all
 	Prefix netip.Prefix // of SourcePrefix and DestinationPrefix
 }
 
@@ -134,8 +135,17 @@ func (c *Condition) Matches(r *Record) bool {
 	case DestinationPrefix:
 		return c.Prefix.Contains(r.Destination())
 	}
-	v := r.Value(c.Field)
+	v := r.Value(c.Field) & c.compared()
 	return c.Lo <= v && v <= c.Hi
+}
+
+// compared returns the bits of a value that are compared: those above flags, too, which are set in
+// absent.
+func (c *Condition) compared() uint32 {
+	if c.Mask == 0 {
+		return 1<<32 - 1
+	}
+	return ^uint32(0xff) | uint32(c.Mask)
 }
 
 // Matches reports whether a packet meets all conditions of the rule.
@@ -193,6 +203,9 @@ func (c Condition) String() string {
 	case Payload:
 		return fmt.Sprintf("payload %08x", c.Lo)
 	case Flags:
+		if c.Mask != 0 {
+			return "flags " + flagNames(c.Lo) + "/" + flagNames(uint32(c.Mask))
+		}
 		return "flags " + flagNames(c.Lo)
 	case FragmentPart:
 		return "fragment " + [...]string{"none", "first", "later"}[min(c.Lo, 2)]

@@ -70,6 +70,12 @@ func (r random) pattern(like []byte) (p police.Pattern) {
 					continue
 				}
 				c.Hi = c.Lo
+				if f == flood.Flags && r.IntN(2) == 0 {
+					if mask := uint8(r.IntN(255)); mask != 0 {
+						c.Mask, c.Lo = mask, c.Lo&uint32(mask)
+						c.Hi = c.Lo
+					}
+				}
 				if f == flood.Length || f == flood.TTL || f == flood.SourcePort {
 					c.Lo, c.Hi = c.Lo/2, c.Hi+uint32(r.IntN(20))
 				}
@@ -103,7 +109,7 @@ func TestPatterns(t *testing.T) {
 	r := newRandom(t)
 	seen, matched, dropped := make(map[verdict.Reason]int), 0, 0
 	shared := make(map[flood.Sharing]int) // packets dropped
-	for i := range long.Or(12, 40) {
+	for i := range long.Or(12, 120) {
 		lists := []engine.List{{Name: "block", Contents: r.entries(100 * (i % 2)).Set()}, {Name: "allow", Allow: true, Contents: r.entries(50 * (i / 2 % 2)).Set()}}
 		c := r.config(i)
 		c.Policy.Monitor = c.Policy.Monitor && i%2 == 1

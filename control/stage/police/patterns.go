@@ -294,6 +294,7 @@ func (p *placed) write(at int, of *Pattern) {
 			row.Asks++
 		}
 	}
+	row.Fields[len(row.Fields)-1].Low = of.Rule.ComparedFlags() // PATTERN_COMPARED_FLAGS
 	row.Serial = p.table.Rows[at].Serial + 1
 	if row.Sharing = uint8(of.Rule.Per.Sharing); of.Rule.Per.Sharing == flood.SharedBySource {
 		bits := uint8(of.Rule.Per.Bits)
