@@ -47,6 +47,7 @@
 #include "loop.h"
 #include "multicast.h"
 #include "police.h"
+#include "syncookie.h"
 #endif
 
 /* Which plain packets take the lean path: LEAN_V4, LEAN_V6. */
@@ -609,6 +610,30 @@ static __always_inline int is_punished(const struct packet *p)
 	return (tracker_count || patterning) && p->punished;
 }
 
+/* Whether SYNs that pass may be answered from here. */
+static __always_inline int has_cookies(void)
+{
+	return syncookies.on && !monitor && !loop_node.words;
+}
+
+/* Whether a packet of the lean path may open a TCP connection. */
+static __always_inline int may_open(struct context *ctx, const struct plain *h)
+{
+	const void *flags = h->link + ETHERNET_HEADER +
+			    (h->family == 4 ? IPV4_HEADER : IPV6_HEADER) + TCP_FLAGS;
+
+	return proto_of(h) == IPPROTO_TCP && flags + 1 <= (void *)(long)ctx->data_end &&
+	       opens(*(__u8 *)flags);
+}
+
+/* What becomes of this CPU's packet, which passes. */
+static __always_inline int answer_syn(struct context *ctx, struct cpu_row *row)
+{
+	if (make_cookie(ctx) && !is_allowed(ctx, row, &row->packet))
+		return send_cookie(ctx);
+	return XDP_PASS;
+}
+
 /* What becomes of a packet on the lean path, whose family is a constant. */
 static __always_inline int judge_lean(struct context *ctx, const struct plain *h)
 {
@@ -639,6 +664,11 @@ static __always_inline int judge_lean(struct context *ctx, const struct plain *h
 			record_digest(ctx, row, p);
 		remember(ctx, row, p);
 		sample_packet(ctx, row, REASON_CLEAN | SAMPLER_LEAN);
+		if (has_cookies() && may_open(ctx, h)) {
+			if (counts_only())
+				to_packet(ctx, h, p);
+			return answer_syn(ctx, row);
+		}
 		return XDP_PASS;
 	}
 	if (rules.nodes && list > 0) {
@@ -715,17 +745,18 @@ static __always_inline int run_pipeline(struct context *ctx)
 {
 	struct cpu_row *row;
 	struct cursor c;
+	int action;
 
 	if (lean) {
-		int action = run_lean(ctx);
-
+		action = run_lean(ctx);
 		if (action != TAKES_GENERAL_PATH)
 			return action;
 	}
 	row = begin(ctx, &c);
 	if (!row) /* impossible: each possible CPU has one */
 		return XDP_PASS;
-	return leave(ctx, row, &row->packet, decide(ctx, &c, row));
+	action = leave(ctx, row, &row->packet, decide(ctx, &c, row));
+	return has_cookies() && action == XDP_PASS ? answer_syn(ctx, row) : action;
 }
 
 /* The program that is attached: the pipeline and, where a packet passes, multicast. */

@@ -26,6 +26,10 @@ static const struct {
 	__u32 cost;
 } policer;
 
+static const struct {
+	__u32 on;
+} syncookies;
+
 #define is_group(p)		0
 #define is_multicast_frame(ctx) 0
 #define check_loop(ctx, p)	((void)0)
@@ -33,5 +37,8 @@ static const struct {
 #define carry_filter(ctx, p)	((void)0)
 #define multicast_forward(ctx)	XDP_PASS
 #define policer_admit(ctx)	0
+#define opens(flags)		0
+#define make_cookie(ctx)	0
+#define send_cookie(ctx)	XDP_PASS
 
 #endif

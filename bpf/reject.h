@@ -16,30 +16,17 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "answer.h"
 #include "context.h"
 #include "packet.h"
 #include "parse.h"
 #include "replies.h"
 #include "stats.h"
 
-#define TCP_WORDS 5 /* of a header without options */
-#define HOP_LIMIT 64
-
-/* The Internet checksum of a sum of words. */
-static __always_inline __u16 fold(__u32 sum)
-{
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return ~sum;
-}
-
 /* Makes the header of a TCP packet that of the RST which answers it. */
 static __always_inline void answer_tcp(const struct packet *p, __u32 *tcp)
 {
-	__u32 addresses[8] = {p->src[0], p->dst[0]};
-	__u32 rest = bpf_htonl(IPPROTO_TCP << 16 | sizeof(__u32) * TCP_WORDS);
 	__u8 flags = TCP_RST;
-	__u32 sum;
 
 	tcp[0] = tcp[0] << 16 | tcp[0] >> 16;
 	if (((__u8 *)tcp)[TCP_FLAGS] & TCP_ACK) {
@@ -51,15 +38,7 @@ static __always_inline void answer_tcp(const struct packet *p, __u32 *tcp)
 		flags |= TCP_ACK;
 	}
 	tcp[3] = bpf_htonl(TCP_WORDS << 28 | flags << 16);
-	tcp[4] = 0;
-	for (int i = 0; i < 4 && p->family == 6; i++) {
-		addresses[i] = p->src[i];
-		addresses[4 + i] = p->dst[i];
-	}
-	sum = bpf_csum_diff(0, 0, &rest, sizeof(rest), 0);
-	sum = bpf_csum_diff(0, 0, addresses, sizeof(addresses), sum);
-	sum = bpf_csum_diff(0, 0, tcp, sizeof(__u32) * TCP_WORDS, sum);
-	*(__u16 *)&tcp[4] = fold(sum);
+	set_checksum(p, tcp, sizeof(__u32) * TCP_WORDS);
 }
 
 /* Writes the IP header of the answer. Returns its length, or a negative number. */
@@ -68,18 +47,10 @@ static __always_inline int answer_ip(struct context *ctx, const struct packet *p
 	__u32 ip[10];
 
 	if (p->family == 4) {
-		ip[0] = bpf_htonl(0x45000000 | (sizeof(struct iphdr) + sizeof(__u32) * TCP_WORDS));
-		ip[1] = bpf_htonl(0x4000); /* not to be fragmented */
-		ip[2] = bpf_htonl(HOP_LIMIT << 24 | IPPROTO_TCP << 16);
-		ip[3] = p->dst[0];
-		ip[4] = p->src[0];
-		((__u16 *)ip)[5] = fold(bpf_csum_diff(0, 0, ip, sizeof(struct iphdr), 0));
+		answer_v4(p, ip, sizeof(__u32) * TCP_WORDS);
 		return bpf_skb_store_bytes(ctx, p->network, ip, sizeof(struct iphdr), 0);
 	}
-	ip[0] = bpf_htonl(0x60000000);
-	ip[1] = bpf_htonl(sizeof(__u32) * TCP_WORDS << 16 | IPPROTO_TCP << 8 | HOP_LIMIT);
-	__builtin_memcpy(ip + 2, p->dst, sizeof(p->dst));
-	__builtin_memcpy(ip + 6, p->src, sizeof(p->src));
+	answer_v6(p, ip, sizeof(__u32) * TCP_WORDS);
 	return bpf_skb_store_bytes(ctx, p->network, ip, sizeof(ip), 0);
 }
 

@@ -17,7 +17,7 @@ struct counter {
 	__u64 bytes;
 };
 
-#define MAX_REASONS 25
+#define MAX_REASONS 24
 
 /* How far the sampler is: see sampler.h. */
 struct sampler_gap {
@@ -33,6 +33,7 @@ struct sampler_gap {
  */
 struct cpu_row {
 	struct counter by_reason[MAX_REASONS];
+	struct counter answered; /* of those that passed, by a SYN cookie: see syncookie.h */
 	struct sampler_gap sampler;
 	__u64 refuted;	   /* keys that passed the cascade, and that hot table or table refuted */
 	__u64 events_lost; /* because the ring buffer was full */

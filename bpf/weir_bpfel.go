@@ -38,9 +38,31 @@ type WeirConversation struct {
 	Pad   uint32
 }
 
+type WeirCookieAddress struct {
+	_      structs.HostLayout
+	Addr   [4]uint32
+	Scope  uint64
+	Family uint32
+	Pad    uint32
+}
+
+type WeirCookieConfig struct {
+	_      structs.HostLayout
+	Scope  uint64
+	Mtu    uint16
+	On     uint8
+	Always uint8
+	Pad    [4]uint8
+}
+
 type WeirCpuRow struct {
 	_        structs.HostLayout
-	ByReason [25]struct {
+	ByReason [24]struct {
+		_       structs.HostLayout
+		Packets uint64
+		Bytes   uint64
+	}
+	Answered struct {
 		_       structs.HostLayout
 		Packets uint64
 		Bytes   uint64
@@ -583,7 +605,8 @@ type WeirSampling struct {
 	Until uint64
 	Snap  uint32
 	First uint32
-	OneIn [28]uint32
+	OneIn [27]uint32
+	_     [4]byte
 }
 
 type WeirSecret struct {
@@ -711,6 +734,8 @@ const (
 	WeirMapBlockPrefixes         = "block_prefixes"
 	WeirMapBlockSpill            = "block_spill"
 	WeirMapConnections           = "connections"
+	WeirMapCookieAddresses       = "cookie_addresses"
+	WeirMapCookieCpus            = "cookie_cpus"
 	WeirMapDigestBanks           = "digest_banks"
 	WeirMapDigestLines           = "digest_lines"
 	WeirMapDigestNow             = "digest_now"
@@ -827,6 +852,7 @@ const (
 	WeirVarSamplingNowEntries    = "sampling_now_entries"
 	WeirVarSamplingNowWhole      = "sampling_now_whole"
 	WeirVarSharingRates          = "sharing_rates"
+	WeirVarSyncookies            = "syncookies"
 	WeirVarTrackerCount          = "tracker_count"
 	WeirVarTrackerFlowsEntries   = "tracker_flows_entries"
 	WeirVarTrackerFlowsWhole     = "tracker_flows_whole"
@@ -905,6 +931,8 @@ type WeirMapSpecs struct {
 	BlockPrefixes    *ebpf.MapSpec `ebpf:"block_prefixes"`
 	BlockSpill       *ebpf.MapSpec `ebpf:"block_spill"`
 	Connections      *ebpf.MapSpec `ebpf:"connections"`
+	CookieAddresses  *ebpf.MapSpec `ebpf:"cookie_addresses"`
+	CookieCpus       *ebpf.MapSpec `ebpf:"cookie_cpus"`
 	DigestBanks      *ebpf.MapSpec `ebpf:"digest_banks"`
 	DigestLines      *ebpf.MapSpec `ebpf:"digest_lines"`
 	DigestNow        *ebpf.MapSpec `ebpf:"digest_now"`
@@ -1025,6 +1053,7 @@ type WeirVariableSpecs struct {
 	SamplingNowEntries    *ebpf.VariableSpec `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.VariableSpec `ebpf:"sampling_now_whole"`
 	SharingRates          *ebpf.VariableSpec `ebpf:"sharing_rates"`
+	Syncookies            *ebpf.VariableSpec `ebpf:"syncookies"`
 	TrackerCount          *ebpf.VariableSpec `ebpf:"tracker_count"`
 	TrackerFlowsEntries   *ebpf.VariableSpec `ebpf:"tracker_flows_entries"`
 	TrackerFlowsWhole     *ebpf.VariableSpec `ebpf:"tracker_flows_whole"`
@@ -1073,6 +1102,8 @@ type WeirMaps struct {
 	BlockPrefixes    *ebpf.Map `ebpf:"block_prefixes"`
 	BlockSpill       *ebpf.Map `ebpf:"block_spill"`
 	Connections      *ebpf.Map `ebpf:"connections"`
+	CookieAddresses  *ebpf.Map `ebpf:"cookie_addresses"`
+	CookieCpus       *ebpf.Map `ebpf:"cookie_cpus"`
 	DigestBanks      *ebpf.Map `ebpf:"digest_banks"`
 	DigestLines      *ebpf.Map `ebpf:"digest_lines"`
 	DigestNow        *ebpf.Map `ebpf:"digest_now"`
@@ -1135,6 +1166,8 @@ func (m *WeirMaps) Close() error {
 		m.BlockPrefixes,
 		m.BlockSpill,
 		m.Connections,
+		m.CookieAddresses,
+		m.CookieCpus,
 		m.DigestBanks,
 		m.DigestLines,
 		m.DigestNow,
@@ -1256,6 +1289,7 @@ type WeirVariables struct {
 	SamplingNowEntries    *ebpf.Variable `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.Variable `ebpf:"sampling_now_whole"`
 	SharingRates          *ebpf.Variable `ebpf:"sharing_rates"`
+	Syncookies            *ebpf.Variable `ebpf:"syncookies"`
 	TrackerCount          *ebpf.Variable `ebpf:"tracker_count"`
 	TrackerFlowsEntries   *ebpf.Variable `ebpf:"tracker_flows_entries"`
 	TrackerFlowsWhole     *ebpf.Variable `ebpf:"tracker_flows_whole"`

@@ -168,7 +168,7 @@ func (f *Flood) Do() string {
 	case f.Kind == FloodUsers:
 		return "nothing here stops only attackers: these are users. " + f.limitEach()
 	case f.Kind == FloodNothing && f.Of == "SYN":
-		return "no rule separates them from users: sysctl net.ipv4.tcp_syncookies=1 lets the host answer them all"
+		return "no rule separates them from users: sysctl net.ipv4.tcp_syncookies=1 lets the host answer them all; with syncookies: auto in weir.yaml, weir does so in XDP"
 	case f.Kind == FloodNothing:
 		return "no rule separates them from users. " + f.limitEach()
 	case f.Dropped >= drops:

@@ -147,7 +147,7 @@ func statusOf(a *loader.Attachment) (Status, error) {
 	}
 	i.ByList = byList(d, t.Out, a.Stats().Lists(nil))
 	i.NotIP = notIP(a.Stats().EtherTypes())
-	i.State = d.About.State(a.Stats())
+	i.State = d.About.State(a.Target(), a.Stats())
 	return i, err
 }
 

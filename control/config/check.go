@@ -98,7 +98,7 @@ func (c *Config) check() quantity.FieldErrors {
 		if iface.XDP >= hooks.TC {
 			errs.Failf(fmt.Sprintf("interfaces[%d].xdp", i), "%v is not an XDP mode: want native or generic", iface.XDP)
 		}
-		iface.AtInterface.CheckStages(&errs, fmt.Sprintf("interfaces[%d]", i), c.Sends(iface))
+		iface.AtInterface.CheckStages(&errs, fmt.Sprintf("interfaces[%d]", i), c.Sends(iface), &c.Sections)
 		errs.Add(fmt.Sprintf("interfaces[%d].attach", i), iface.checkAttach())
 		if iface.Hook == HookTC {
 			errs.Add(fmt.Sprintf("interfaces[%d].hook", i), c.checkTC(iface))

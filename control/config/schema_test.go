@@ -32,6 +32,7 @@ import (
 	"weir/control/stage/first"
 	"weir/control/stage/loop"
 	"weir/control/stage/multicast"
+	"weir/control/stage/syncookies"
 	"weir/control/stage/tracker"
 	"weir/filter/membership"
 	"weir/filter/recent"
@@ -223,6 +224,7 @@ func scalar(t *testing.T, of reflect.Type) map[string]any {
 		reflect.TypeFor[hooks.Hook]():             enum("native", "generic"),
 		reflect.TypeFor[verdict.Action]():         enum("pass", "drop"),
 		reflect.TypeFor[sfb.Controller]():         enum("fair", "blue", "bucket"),
+		reflect.TypeFor[syncookies.Mode]():        enum(syncookies.Modes...),
 		reflect.TypeFor[first.Importance]():       enum("size", "list"),
 		reflect.TypeFor[recent.Kind]():            enum("bloom", "stable", "ibf-2c", "ibf-mc"),
 		reflect.TypeFor[engine.Direction]():       enum("src", "dst", "both", "out"),

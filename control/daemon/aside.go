@@ -136,7 +136,7 @@ func (d *Daemon) turnOf(ctx context.Context, ended <-chan struct{}) (more bool, 
 		d.observers.tick()
 	case <-l.tended.C:
 		l.Begin("stages are tended")
-		l.tended.Reset(d.observers.stages.Tick(loader.Monotonic(), d.active.attach.Attached(), d.active.attach.Named()))
+		l.tended.Reset(d.observers.stages.Tick(loader.Monotonic(), d.active.engine, d.active.attach.Attached(), d.active.attach.Named()))
 	case now := <-l.second.C:
 		l.nextSecond(now)
 		select {

@@ -12,6 +12,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 
 	"weir/control/config"
+	"weir/control/stages"
 	"weir/loader"
 	"weir/loader/hooks"
 	"weir/loader/netif"
@@ -102,6 +103,8 @@ type Interface struct {
 	NeedsXDP string // why hook: tc is not for it; "": it is
 	Required bool   // the daemon does not start without it
 	Attached bool   // weir's program is there: what might refuse it has not
+
+	SYNCookies stages.SYNCookies
 }
 
 // Subject names the host, the interfaces and the configuration to look at.
@@ -129,7 +132,7 @@ func Configured(c *config.Config) Subject {
 				continue // the first one counts
 			}
 			needs := cmp.Or(i.NeedsXDP(), c.RefusesTC())
-			s.Interfaces = append(s.Interfaces, Interface{Target: t, Hook: i.Place(), NeedsXDP: needs, Required: i.Required})
+			s.Interfaces = append(s.Interfaces, Interface{Target: t, Hook: i.Place(), NeedsXDP: needs, Required: i.Required, SYNCookies: i.SYNCookies})
 		}
 	}
 	return s
@@ -183,6 +186,7 @@ var (
 		{"xdp", checkXDP},
 		{"tc", checkTC},
 		{"tcp", checkTCP},
+		{"syncookies", checkSYNCookies},
 	}
 )
 

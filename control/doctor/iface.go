@@ -429,6 +429,18 @@ func checkTCP(d *device) []Finding {
 		thatSets("%s", d.with("hook: tc"))}
 }
 
+// checkSYNCookies finds what keeps the SYNs of an interface from being answered.
+func checkSYNCookies(d *device) (all []Finding) {
+	if o := d.SYNCookies.Find(d.Interface.Target); o != nil {
+		all = append(all, finding(Problem, "syncookies: %s: %s", d.SYNCookies, o.Text).thatRuns("%s", d.tool("%s", o.Mend)))
+	}
+	if d.SYNCookies.On() && d.Kind == "veth" && d.native() {
+		all = append(all, finding(Note, "syncookies: %s: the driver, veth, delivers answers only if the other end has an XDP program, too", d.SYNCookies).
+			thatSets("%s", d.with("xdp: generic", "syncookies: "+string(d.SYNCookies))))
+	}
+	return all
+}
+
 // Likely reports whether weir would be started on an interface that the user has not named: it is up,
 // not the loopback, and it receives no packets from interfaces below it.
 func Likely(i Interface) bool {

@@ -4,6 +4,7 @@ package stage
 
 import (
 	"fmt"
+	"hash/fnv"
 	"path"
 	"strings"
 	"time"
@@ -25,9 +26,9 @@ type Feature struct {
 
 // Ticker has something to do while programs run.
 type Ticker interface {
-	// Tick does it, by the kernel's monotonic clock, and returns how soon it is to be called
-	// again.
-	Tick(now time.Duration, incoming []Interface) time.Duration
+	// Tick does it for the programs of a generation, by the kernel's monotonic clock, and returns
+	// how soon it is to be called again.
+	Tick(now time.Duration, of *loader.Generation, incoming []Interface) time.Duration
 }
 
 // How soon a ticker is called again, with something to do and without.
@@ -49,6 +50,13 @@ func Covers(o, t netif.Target) bool {
 		return o == t
 	}
 	return o.Covers(t)
+}
+
+// Scope identifies a network namespace in the keys of programs.
+func Scope(netns string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(netns))
+	return h.Sum64()
 }
 
 // CheckName returns what is wrong with the name of an interface, or with a pattern.

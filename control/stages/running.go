@@ -61,10 +61,10 @@ func (r *Running) Samples(g *engine.Generation) []stage.Sample {
 	return slices.Concat(r.Recorder.Samples(), r.Groups.Samples(g), r.Trackers.Samples())
 }
 
-// Tick does what is due for the programs that are attached, by the kernel's clock. It returns
+// Tick does what is due for the programs of a generation that are attached, by the kernel's clock. It returns
 // how soon it is to be called again. What was counted on interfaces that are named is kept while
 // they are gone.
-func (r *Running) Tick(now time.Duration, attached []*loader.Attachment, named []netif.Target) time.Duration {
+func (r *Running) Tick(now time.Duration, g *engine.Generation, attached []*loader.Attachment, named []netif.Target) time.Duration {
 	var incoming []stage.Interface
 	for _, a := range attached {
 		if !a.Target().Out {
@@ -73,7 +73,7 @@ func (r *Running) Tick(now time.Duration, attached []*loader.Attachment, named [
 	}
 	next := min(r.Recorder.Tick(now, incoming, named), r.loops.Tick(time.Now()))
 	for _, p := range r.parts {
-		next = min(next, p.Tick(now, incoming))
+		next = min(next, p.Tick(now, g.Kernel(), incoming))
 	}
 	return next
 }

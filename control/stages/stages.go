@@ -22,6 +22,7 @@ import (
 	"weir/control/stage/police"
 	"weir/control/stage/reject"
 	"weir/control/stage/sampler"
+	"weir/control/stage/syncookies"
 	"weir/control/stage/tracker"
 	"weir/filter/verdict"
 	"weir/loader"
@@ -186,6 +187,9 @@ func (s *Sections) Conversations(g *loader.Generation) *Conversations {
 	return s.Collateral.Conversations(connections.NewMemory(s.Replies, true).Open(g), s.Replies.On(), g)
 }
 
+// SYNCookies says when SYNs of an interface are answered by SYN cookies.
+type SYNCookies = syncookies.Mode
+
 // AtInterface are the keys that stages have at an interface in weir.yaml.
 type AtInterface struct {
 	// Refuse TCP connections of programs on this host that are dropped by the lists of
@@ -195,13 +199,18 @@ type AtInterface struct {
 	// Limit what it receives to a rate, which flows share fairly: a rate alone, or a
 	// mapping. Default: no limit.
 	Police police.Spec `yaml:"police,omitempty"`
+
+	// Answer SYNs by SYN cookies where they come in: off, auto (while the queue of a listening
+	// socket has no room) or on (always, which takes net.ipv4.tcp_syncookies = 2).
+	SYNCookies syncookies.Mode `yaml:"syncookies,omitempty"`
 }
 
 // CheckStages adds what is wrong with the keys of an interface, whose outgoing packets are
-// filtered or not.
-func (s *AtInterface) CheckStages(errs *quantity.FieldErrors, path string, outgoing bool) {
+// filtered or not, beside other sections.
+func (s *AtInterface) CheckStages(errs *quantity.FieldErrors, path string, outgoing bool, beside *Sections) {
 	errs.Add(path+".reject", reject.Check(s.Reject, outgoing))
 	errs.Add(path+".police", s.Police.Check().Err())
+	errs.Add(path+".syncookies", s.SYNCookies.Check(beside.Loop.On()))
 }
 
 // Limited returns the keys with another rate of the limit.
@@ -215,8 +224,11 @@ func (s AtInterface) Limited(rate quantity.Rate) *AtInterface {
 
 // NeedsXDP returns why the interface's packets must be filtered at XDP, "" if they need not.
 func (s *AtInterface) NeedsXDP() string {
-	if s.Police != (police.Spec{}) {
+	switch {
+	case s.Police != (police.Spec{}):
 		return "the interface is policed, which marks packets"
+	case s.SYNCookies.On():
+		return "its SYNs are answered by SYN cookies"
 	}
 	return ""
 }
@@ -232,10 +244,11 @@ type Table struct {
 	*Sections
 	Trackers TrackerSections
 
-	loop   *loop.About     // of incoming packets; nil: loops are not looked for
-	digest *digest.Part    // nil: nothing is recorded
-	police *police.Part    // nil: no interface is policed
-	Limits *police.Sources // of sources, by commands; nil: none
+	loop    *loop.About  // of incoming packets; nil: loops are not looked for
+	digest  *digest.Part // nil: nothing is recorded
+	police  *police.Part // nil: no interface is policed
+	cookies syncookies.Part
+	Limits  *police.Sources // of sources, by commands; nil: none
 	// What matches patterns, by commands; nil: nothing.
 	Patterns *police.Patterns
 	parts    []engine.Part
@@ -281,6 +294,7 @@ func New(s *Sections, trackers TrackerSections, interfaces []Interface, by Limit
 	policed, any := new(police.Part), false
 	var rejecting reject.Part
 	for _, i := range interfaces {
+		t.cookies.Interfaces = append(t.cookies.Interfaces, syncookies.Interface{Target: i.Target, Mode: i.SYNCookies})
 		if i.Reject {
 			rejecting.Interfaces = append(rejecting.Interfaces, netif.Target{Netns: i.Netns, Iface: i.Iface, Out: true})
 		}
@@ -289,6 +303,9 @@ func New(s *Sections, trackers TrackerSections, interfaces []Interface, by Limit
 	}
 	if any {
 		t.police, t.parts = policed, append(t.parts, policed)
+	}
+	if slices.ContainsFunc(t.cookies.Interfaces, func(i syncookies.Interface) bool { return i.On() }) {
+		t.parts = append(t.parts, &t.cookies)
 	}
 	if len(rejecting.Interfaces) > 0 {
 		t.parts = append(t.parts, &rejecting)
@@ -334,6 +351,7 @@ type About struct {
 	Replies    *connections.RepliesAbout    `json:"replies,omitempty"`    // nil: they are matched like other packets
 	Collateral *connections.CollateralAbout `json:"collateral,omitempty"` // nil: it is not recorded
 	Police     *police.About                `json:"police,omitempty"`     // nil: the interface is not policed
+	SYNCookies *syncookies.About            `json:"syncookies,omitempty"` // nil: no SYN is answered
 
 	FirstSeen *first.About `json:"first_seen,omitempty"` // nil: new flows are not looked for
 }
@@ -347,6 +365,7 @@ func (t *Table) About(at netif.Target) About {
 	if t.police != nil {
 		a.Police = t.police.About(at)
 	}
+	a.SYNCookies = t.cookies.About(at)
 	return a
 }
 
@@ -364,23 +383,24 @@ type State struct {
 	// Loops are packets by what became of their loop filter.
 	Loops loop.State `json:"loop_packets,omitempty"`
 	// Tunnels are the headers in tunnels by what carries them, nil where they are not matched.
-	Tunnels  inner.State   `json:"tunnels,omitempty"`
-	Policed  *police.State `json:"policed,omitempty"`   // nil: it is not policed
-	NewFlows *first.State  `json:"new_flows,omitempty"` // nil: new flows are not looked for
+	Tunnels      inner.State       `json:"tunnels,omitempty"`
+	Policed      *police.State     `json:"policed,omitempty"`       // nil: it is not policed
+	NewFlows     *first.State      `json:"new_flows,omitempty"`     // nil: new flows are not looked for
+	AnsweredSYNs *syncookies.State `json:"answered_syns,omitempty"` // nil: no SYN is answered
 }
 
-// State returns what the stages have done, as a program's memory has it.
-func (a *About) State(s *loader.Stats) State {
-	return State{Loops: a.Loop.State(s), Tunnels: a.Inner.State(s), Policed: a.Police.State(s), NewFlows: a.FirstSeen.State(s)}
+// State returns what the stages have done on an interface, as a program's memory has it.
+func (a *About) State(at netif.Target, s *loader.Stats) State {
+	return State{Loops: a.Loop.State(s), Tunnels: a.Inner.State(s), Policed: a.Police.State(s), NewFlows: a.FirstSeen.State(s), AnsweredSYNs: a.SYNCookies.State(at, s)}
 }
 
 // Families are the metrics of stages.
-var Families = slices.Concat(loop.Families, inner.Families, police.Families, first.Families, digest.Families, multicast.Families, tracker.Families)
+var Families = slices.Concat(loop.Families, inner.Families, police.Families, first.Families, syncookies.Families, digest.Families, multicast.Families, tracker.Families)
 
 // Counted returns what stages have counted on an interface, as a program's memory has it.
 // Its values begin anew with other memory.
 func (a *About) Counted(s *loader.Stats) []stage.Sample {
-	return slices.Concat(a.Loop.Counted(s), a.Inner.Counted(s), a.Police.Counted(s), a.FirstSeen.Counted(s))
+	return slices.Concat(a.Loop.Counted(s), a.Inner.Counted(s), a.Police.Counted(s), a.FirstSeen.Counted(s), a.SYNCookies.Counted(s))
 }
 
 // Gauges returns what else stages say of an interface.
@@ -390,7 +410,7 @@ func (a *About) Gauges(s *loader.Stats) []stage.Sample {
 
 // Rows returns the rows of weir status for an interface and a direction.
 func (a *About) Rows(out bool, s *State) []stage.Row {
-	return slices.Concat(a.Replies.Rows(out), a.Collateral.Rows(out), a.Police.Rows(s.Policed), a.Inner.Rows(s.Tunnels), a.FirstSeen.Rows(s.NewFlows))
+	return slices.Concat(a.Replies.Rows(out), a.Collateral.Rows(out), a.Police.Rows(s.Policed), a.SYNCookies.Rows(s.AnsweredSYNs), a.Inner.Rows(s.Tunnels), a.FirstSeen.Rows(s.NewFlows))
 }
 
 // Plans are the subcommands of weir plan that stages have.

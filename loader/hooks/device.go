@@ -48,6 +48,15 @@ type Device struct {
 	TC      []Neighbour // at tcx and clsact, for incoming packets, but for weir's own
 }
 
+// HidesTags reports whether the VLAN tags of packets may lie beside the frames that programs at XDP
+// see.
+func (d *Device) HidesTags() bool {
+	if d.Kind == "veth" {
+		return d.Peer == nil || !d.Peer.Here || d.Peer.InsertsVLAN
+	}
+	return d.StripsVLAN.On
+}
+
 // Peer is the other end of a veth.
 type Peer struct {
 	Name        string

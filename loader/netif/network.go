@@ -16,6 +16,7 @@ type Network struct {
 	Own      []netip.Addr   // addresses of all interfaces of the namespace, but for loopback
 	Local    []netip.Prefix // addresses of the interfaces, with the lengths of their networks
 	Gateways []netip.Addr   // of the default routes through the interfaces
+	Trunks   []int          // indexes of interfaces of the namespace, below VLAN devices there
 }
 
 // anywhere are addresses that default routes lead to, if any routes do: the addresses of
@@ -31,6 +32,11 @@ func NetworkOf(netns string, match func(name string) bool) (n Network, err error
 			return err
 		}
 		on := above(links, match)
+		for _, l := range links {
+			if l.Type() == "vlan" {
+				n.Trunks = append(n.Trunks, l.Attrs().ParentIndex)
+			}
+		}
 		for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 			addresses, err := netlink.AddrList(nil, family)
 			if err != nil {

@@ -382,7 +382,7 @@ func TestFirstSeenFullCells(t *testing.T) {
 	now := time.Second
 	tick := func() {
 		now += time.Hour
-		part.Tick(now, []stage.Interface{{Stats: f.Stats()}})
+		part.Tick(now, nil, []stage.Interface{{Stats: f.Stats()}})
 	}
 	if n := found(); n < flows/2 {
 		t.Fatalf("%d of %d flows are new in empty cells", n, flows)

@@ -10,6 +10,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/replay"
+	"weir/control/stage"
 	"weir/control/stage/connections"
 	"weir/filter/blocked"
 	"weir/filter/conntrack"
@@ -34,7 +35,7 @@ func connectionIn(c conntrack.Connection) connections.Connection {
 	ports = binary.BigEndian.AppendUint16(ports, c.Remote.Port())
 	return connections.Connection{
 		Local: words(c.Local.Addr()), Remote: words(c.Remote.Addr()),
-		Ports: binary.NativeEndian.Uint32(ports), Proto: uint32(c.Proto), Scope: connections.Scope(""),
+		Ports: binary.NativeEndian.Uint32(ports), Proto: uint32(c.Proto), Scope: stage.Scope(""),
 	}
 }
 

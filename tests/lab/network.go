@@ -172,3 +172,20 @@ func (e End) Sent(t testing.TB) (n uint64) {
 	})
 	return n
 }
+
+// AddAddress adds an address, as in 10.0.0.1/8, to an interface in the present network namespace.
+func AddAddress(t testing.TB, iface, address string) {
+	t.Helper()
+	link, err := netlink.LinkByName(iface)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := netlink.ParseAddr(address)
+	if err == nil {
+		a.Flags = unix.IFA_F_NODAD
+		err = netlink.AddrAdd(link, a)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", address, err)
+	}
+}

@@ -4,7 +4,6 @@ package connections
 
 import (
 	"fmt"
-	"hash/fnv"
 	"path"
 	"time"
 
@@ -144,7 +143,7 @@ type RepliesPart struct {
 // network namespace only, and the ports that are connected from there.
 func (p *RepliesPart) Constants(t netif.Target, _ loader.Seed) map[string]any {
 	c := bpf.WeirReplyConfig{
-		On: 1, Pass: loader.Flag(!p.Drop), Scope: Scope(t.Netns), Ephemeral: uint32(p.Ephemeral),
+		On: 1, Pass: loader.Flag(!p.Drop), Scope: stage.Scope(t.Netns), Ephemeral: uint32(p.Ephemeral),
 		Opening: uint64(p.Opening), Established: uint64(p.Established), Udp: uint64(p.UDP),
 	}
 	if t.Netns != "" {
@@ -166,13 +165,6 @@ func (p *RepliesPart) Devices(t netif.Target) map[string]loader.Devices {
 
 // Twin makes the twin of programs let replies pass.
 func (p *RepliesPart) Twin(v *verdict.Program) { v.Replies = p.Replies }
-
-// Scope identifies the connections of a network namespace.
-func Scope(netns string) uint64 {
-	h := fnv.New64a()
-	h.Write([]byte(netns))
-	return h.Sum64()
-}
 
 // RepliesAbout describes the connections of this host whose replies pass the block lists.
 type RepliesAbout struct {

@@ -137,7 +137,7 @@ func (m *Memory) Turn(now time.Duration, early bool) {
 // Tick ends the window of each interface whose time has come by the kernel's monotonic
 // clock, or whose generation is full. Cells that are full sink: they do so by themselves only
 // as flows find cells below half of their value.
-func (p *Part) Tick(now time.Duration, incoming []stage.Interface) time.Duration {
+func (p *Part) Tick(now time.Duration, _ *loader.Generation, incoming []stage.Interface) time.Duration {
 	for _, i := range incoming {
 		p.Read(i.Stats, func(m *Memory) { m.tick(now, p) })
 	}

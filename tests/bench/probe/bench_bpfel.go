@@ -39,6 +39,8 @@ const (
 	benchMapBlockPrefixes         = "block_prefixes"
 	benchMapBlockSpill            = "block_spill"
 	benchMapConnections           = "connections"
+	benchMapCookieAddresses       = "cookie_addresses"
+	benchMapCookieCpus            = "cookie_cpus"
 	benchMapDigestBanks           = "digest_banks"
 	benchMapDigestLines           = "digest_lines"
 	benchMapDigestNow             = "digest_now"
@@ -186,6 +188,7 @@ const (
 	benchVarSamplingNowEntries    = "sampling_now_entries"
 	benchVarSamplingNowWhole      = "sampling_now_whole"
 	benchVarSharingRates          = "sharing_rates"
+	benchVarSyncookies            = "syncookies"
 	benchVarTrackerCount          = "tracker_count"
 	benchVarTrackerFlowsEntries   = "tracker_flows_entries"
 	benchVarTrackerFlowsWhole     = "tracker_flows_whole"
@@ -296,6 +299,8 @@ type benchMapSpecs struct {
 	BlockPrefixes    *ebpf.MapSpec `ebpf:"block_prefixes"`
 	BlockSpill       *ebpf.MapSpec `ebpf:"block_spill"`
 	Connections      *ebpf.MapSpec `ebpf:"connections"`
+	CookieAddresses  *ebpf.MapSpec `ebpf:"cookie_addresses"`
+	CookieCpus       *ebpf.MapSpec `ebpf:"cookie_cpus"`
 	DigestBanks      *ebpf.MapSpec `ebpf:"digest_banks"`
 	DigestLines      *ebpf.MapSpec `ebpf:"digest_lines"`
 	DigestNow        *ebpf.MapSpec `ebpf:"digest_now"`
@@ -419,6 +424,7 @@ type benchVariableSpecs struct {
 	SamplingNowEntries    *ebpf.VariableSpec `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.VariableSpec `ebpf:"sampling_now_whole"`
 	SharingRates          *ebpf.VariableSpec `ebpf:"sharing_rates"`
+	Syncookies            *ebpf.VariableSpec `ebpf:"syncookies"`
 	TrackerCount          *ebpf.VariableSpec `ebpf:"tracker_count"`
 	TrackerFlowsEntries   *ebpf.VariableSpec `ebpf:"tracker_flows_entries"`
 	TrackerFlowsWhole     *ebpf.VariableSpec `ebpf:"tracker_flows_whole"`
@@ -471,6 +477,8 @@ type benchMaps struct {
 	BlockPrefixes    *ebpf.Map `ebpf:"block_prefixes"`
 	BlockSpill       *ebpf.Map `ebpf:"block_spill"`
 	Connections      *ebpf.Map `ebpf:"connections"`
+	CookieAddresses  *ebpf.Map `ebpf:"cookie_addresses"`
+	CookieCpus       *ebpf.Map `ebpf:"cookie_cpus"`
 	DigestBanks      *ebpf.Map `ebpf:"digest_banks"`
 	DigestLines      *ebpf.Map `ebpf:"digest_lines"`
 	DigestNow        *ebpf.Map `ebpf:"digest_now"`
@@ -538,6 +546,8 @@ func (m *benchMaps) Close() error {
 		m.BlockPrefixes,
 		m.BlockSpill,
 		m.Connections,
+		m.CookieAddresses,
+		m.CookieCpus,
 		m.DigestBanks,
 		m.DigestLines,
 		m.DigestNow,
@@ -662,6 +672,7 @@ type benchVariables struct {
 	SamplingNowEntries    *ebpf.Variable `ebpf:"sampling_now_entries"`
 	SamplingNowWhole      *ebpf.Variable `ebpf:"sampling_now_whole"`
 	SharingRates          *ebpf.Variable `ebpf:"sharing_rates"`
+	Syncookies            *ebpf.Variable `ebpf:"syncookies"`
 	TrackerCount          *ebpf.Variable `ebpf:"tracker_count"`
 	TrackerFlowsEntries   *ebpf.Variable `ebpf:"tracker_flows_entries"`
 	TrackerFlowsWhole     *ebpf.Variable `ebpf:"tracker_flows_whole"`
