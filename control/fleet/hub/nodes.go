@@ -303,6 +303,13 @@ func (n *nodes) mostHeard() bool {
 	return n.most()
 }
 
+// awaitedHeard reports whether all awaited nodes have been heard.
+func (n *nodes) awaitedHeard() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.awaited) == 0
+}
+
 // having is a node that reports a version of a list.
 type having struct {
 	node    string

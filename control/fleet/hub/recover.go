@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// recoverTime bounds the wait for reports before changes are recovered: the node that has most may not be the
-	// first one, and one whose connection outlasts the hub, as with a cluster, does not report out of turn.
+	// recoverTime bounds the wait for reports before changes are recovered: the node that has most may be the
+	// last one, and one whose connection outlasts the hub, as with a cluster, does not report out of turn.
 	recoverTime = wire.StatusInterval + 2*time.Second
 
 	// maxSaved bounds the file of a list that is fetched from a node, and savedTime how long that takes. askAgain is
@@ -62,7 +62,7 @@ func (p *publisher) recoverLists(ctx context.Context) (r recovered, err error) {
 	defer cancel()
 	look := time.NewTicker(50 * time.Millisecond)
 	defer look.Stop()
-	for within.Err() == nil && !(p.heard() && p.asker.connection() != nil) {
+	for within.Err() == nil && !(p.nodes.awaitedHeard() && p.asker.connection() != nil) {
 		select {
 		case <-look.C:
 		case <-within.Done():

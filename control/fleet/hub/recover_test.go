@@ -18,6 +18,7 @@ import (
 
 	"weir/control/audit"
 	"weir/control/config"
+	"weir/control/fleet/enrollment"
 	fleetnode "weir/control/fleet/node"
 	"weir/control/fleet/store"
 	"weir/control/fleet/wire"
@@ -241,8 +242,8 @@ func TestTakeBackEmpty(t *testing.T) {
 	}
 }
 
-// A hub takes changes back also where a node whose connection outlasts the hub, as with a cluster, reports later, and where
-// its first answer is lost, before it publishes anything.
+// A hub takes changes back also where the only node that has them, whose connection outlasts the hub, as with a cluster,
+// reports later than most, and where its first answer is lost, before it publishes anything.
 func TestTakeBackLate(t *testing.T) {
 	t.Parallel() // it waits a lot
 	for _, state := range []string{"older", "empty"} {
@@ -253,6 +254,17 @@ func TestTakeBackLate(t *testing.T) {
 			f.start("")
 			n, _ := f.enroll("edge-1")
 			f.change(block("192.0.2.1"))
+			sealed := func() (has wire.ListStatus, saved []byte) {
+				has, saved = f.has(config.FleetBlock), f.saved(config.FleetBlock)
+				has.Seal = wire.Version{Place: has.Active, ID: has.ID, Sum: has.Sum}.Sealed(f.authority.Key(), has.Name)
+				return has, saved
+			}
+			had, savedThen := sealed()
+			var behind []enrollment.Node
+			for i := range 2 {
+				n, _ := f.enroll(fmt.Sprintf("behind-%d", i))
+				behind = append(behind, n)
+			}
 			f.stop()
 			f.copyOf("hub", "older")
 			if err := os.Mkdir(filepath.Join(f.dir, "empty"), 0o700); err != nil {
@@ -261,11 +273,32 @@ func TestTakeBackLate(t *testing.T) {
 			f.start("")
 			f.change(block("192.0.2.2"))
 			f.change(block("192.0.2.3"))
-			want, has, saved := f.truth()[config.FleetBlock], f.has(config.FleetBlock), f.saved(config.FleetBlock)
+			want := f.truth()[config.FleetBlock]
+			has, saved := sealed()
 			f.stop()
 			f.copyOf(state, "hub") // the stream is as it is now
 			wait.For(t, "another epoch", func() bool { return time.Now().Unix() > int64(has.Active.Epoch) })
 			f.start("")
+			var reports []func()
+			for _, n := range behind {
+				c, err := f.connect(n)
+				if err == nil {
+					_, err = c.Subscribe(wire.AskSubject(n.Name, wire.AskSaved), func(m *nats.Msg) {
+						_ = m.Respond(wire.MarshalAnswer(wire.SavedPart{Part: savedThen, Size: int64(len(savedThen))}, nil))
+					})
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				text := status(t, wire.Status{Lists: []wire.ListStatus{had}})
+				reports = append(reports, func() { _ = c.Publish(wire.StatusSubject(n.Name), text) })
+			}
+			wait.For(t, "most nodes are heard", func() bool {
+				for _, report := range reports {
+					report()
+				}
+				return f.hub.nodes.mostHeard()
+			})
 			c, err := f.connect(n)
 			if err != nil {
 				t.Fatal(err)
@@ -282,7 +315,6 @@ func TestTakeBackLate(t *testing.T) {
 			}); err != nil {
 				t.Fatal(err)
 			}
-			has.Seal = wire.Version{Place: has.Active, ID: has.ID, Sum: has.Sum}.Sealed(f.authority.Key(), has.Name)
 			report := status(t, wire.Status{Lists: []wire.ListStatus{has}})
 			time.AfterFunc(wire.StatusInterval/2, func() { _ = c.Publish(wire.StatusSubject(n.Name), report) })
 			wait.Until(t, func() error {
