@@ -171,7 +171,7 @@ func (h *Hub) open() (err error) {
 	h.publisher = &publisher{
 		progress: newProgress(h.nodes.mostHeard, newContest(h.store.Claim()), h.loop.ended),
 		log:      h.o.Log, conf: h.conf, authority: h.o.Authority, broker: h.broker, dir: h.dir, audit: h.audit, nodes: h.nodes,
-		loop: h.loop, store: h.store, lists: h.lists, releases: h.releases, patterns: h.patterns,
+		loop: h.loop, store: h.store, lists: h.lists, releases: h.releases, patterns: h.patterns, before: newBefore(),
 	}
 	h.releases.wake, h.trials.wake = h.publisher.wake, h.publisher.wake
 	h.nodes.compare, h.nodes.found, h.nodes.heard = h.publisher.claims, h.publisher.history, h.publisher.wake

@@ -66,11 +66,20 @@ func (p *publisher) claims(name string, s *wire.Status) (l *lost, differs string
 	}
 	for _, r := range s.Lists {
 		history := p.lists.history(r.Name)
+		v := wire.Version{Place: r.Active, ID: r.ID, Sum: r.Sum}
 		// The epoch comes after those before it, also where a list has not entered it yet.
-		if history == nil || r.Active.Epoch < used.Epoch || tried > maxProofs {
+		if history == nil || tried > maxProofs {
 			continue
 		}
-		v := wire.Version{Place: r.Active, ID: r.ID, Sum: r.Sum}
+		if r.Active.Epoch < used.Epoch {
+			if p.before.lacks(r.Name, v) {
+				if tried++; v.Proved(key, r.Name, r.Seal) {
+					p.before.isLate(r.Name)
+					p.wake()
+				}
+			}
+			continue
+		}
 		switch history.Compare(v) {
 		case store.Later:
 			differs = fmt.Sprintf("node %s has version %v of list %s, which this hub has not made", name, r.Active, r.Name)
@@ -100,6 +109,9 @@ func (p *publisher) emptied(catalog wire.Place, who string) *lost {
 func (p *publisher) recover(ctx context.Context) error {
 	if !p.contest.settled() {
 		return nil // what nodes have may be another hub's
+	}
+	if err := p.listLate(ctx); err != nil {
+		return err
 	}
 	now := time.Now()
 	l := p.takeLost(p.store.Used().Epoch, now)
@@ -138,6 +150,10 @@ func (p *publisher) newEpoch(ctx context.Context, after uint64, why string) erro
 	var epoch uint64
 	if err := p.loop.Do(ctx, func() error {
 		defer func() { epoch = p.store.Epoch() }()
+		for _, l := range p.lists.all {
+			p.before.add(l.Name, l.history.Versions())
+			p.before.isLate(l.Name) // by a report that has come meanwhile
+		}
 		return p.releases.newEpoch(after)
 	}); err != nil {
 		return err
@@ -147,7 +163,7 @@ func (p *publisher) newEpoch(ctx context.Context, after uint64, why string) erro
 		cause, lost = "nodes have obeyed another hub with the same keys"+r.where, "Changes by commands at the other hub are lost: weir fleet audit there has them"
 	}
 	p.sayLost(fmt.Sprintf("%s: %s. Epoch %d has begun, and all nodes get what this hub has. %s", cause, why, epoch, lost), why)
-	return nil
+	return p.listLate(ctx)
 }
 
 // beganEmpty says that the state before this one was lost, once. Numbers of its epoch do not come again:

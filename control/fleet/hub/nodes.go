@@ -313,18 +313,19 @@ func (n *nodes) awaitedHeard() bool {
 // having is a node that reports a version of a list.
 type having struct {
 	node    string
-	version wire.Place
+	version wire.Version
 }
 
 // having returns the nodes that report a version of a list which is wanted, the ones with the latest first, and few of
 // them.
-func (n *nodes) having(list string, wanted func(wire.ListStatus) bool) (all []having) {
+func (n *nodes) having(list string, wanted func(v wire.Version, seal string) bool) (all []having) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for name, one := range n.all {
 		for _, l := range one.status.Lists {
-			if l.Name == list && !one.revoked && wanted(l) {
-				all = append(all, having{name, l.Active})
+			v := wire.Version{Place: l.Active, ID: l.ID, Sum: l.Sum}
+			if l.Name == list && !one.revoked && wanted(v, l.Seal) {
+				all = append(all, having{name, v})
 			}
 		}
 	}

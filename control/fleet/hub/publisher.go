@@ -37,6 +37,7 @@ type publisher struct {
 	nodes     *nodes
 	asker     *asker
 	listed    *lostChanges
+	before    *before
 
 	loop     *loop
 	store    *store.Store // for loop, as lists and releases

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -85,16 +87,25 @@ func (p *publisher) recoverList(ctx, again context.Context, name string, r *reco
 		return nil // a reload has removed it
 	}
 	key, new := p.authority.PublicKey(), p.store.IsNew() && p.store.First() > 0
-	nodes := p.nodes.having(name, func(s wire.ListStatus) bool {
-		v := wire.Version{Place: s.Active, ID: s.ID, Sum: s.Sum}
+	nodes := p.nodes.having(name, func(v wire.Version, seal string) bool {
 		verdict := history.Compare(v)
-		return (verdict == store.Later || verdict == store.Another || new && verdict == store.Earlier && v.Version > 0) && v.Proved(key, name, s.Seal)
+		return (verdict == store.Later || verdict == store.Another || new && verdict == store.Earlier && v.Version > 0) && v.Proved(key, name, seal)
 	})
 	if len(nodes) == 0 {
 		return nil
 	}
-	lost := api.LostChanges{Time: time.Now(), List: name, Node: nodes[0].node}
+	return p.recoverFrom(ctx, again, name, nodes, r)
+}
+
+// recoverFrom takes in the changes of a list that nodes have.
+func (p *publisher) recoverFrom(ctx, again context.Context, name string, nodes []having, r *recovered) error {
+	lost := api.LostChanges{Time: time.Now(), List: name, Node: nodes[0].node, Version: nodes[0].version.Place}
 	theirs, signed := p.latest(ctx, again, nodes, &lost)
+	if theirs != nil {
+		p.before.add(name, theirs.Versions())
+	} else {
+		p.before.say(name, nodes)
+	}
 	var changes []journal.Change
 	if err := p.loop.Do(ctx, func() error {
 		l, err := p.lists.byName.Find(name)
@@ -127,6 +138,9 @@ func (p *publisher) latest(ctx, again context.Context, nodes []having, lost *api
 		var silent []having
 		for _, n := range nodes {
 			l, ok, err := p.savedBy(ctx, n.node, lost.List)
+			if err == nil && n.version.Epoch < p.store.Used().Epoch && n.version.Epoch < l.Place().Epoch {
+				err = fmt.Errorf("it has gone on to version %v", l.Place())
+			}
 			switch {
 			case err != nil:
 				if silent = append(silent, n); theirs == nil {
@@ -136,7 +150,7 @@ func (p *publisher) latest(ctx, again context.Context, nodes []having, lost *api
 				theirs, signed, lost.Node, lost.Why = l, ok, n.node, ""
 			}
 		}
-		nodes = slices.DeleteFunc(silent, func(n having) bool { return signed && !theirs.Place().Before(n.version) })
+		nodes = slices.DeleteFunc(silent, func(n having) bool { return signed && !theirs.Place().Before(n.version.Place) })
 		if len(nodes) == 0 {
 			return theirs, signed
 		}
@@ -154,11 +168,14 @@ func (p *publisher) takeBack(l *managed, theirs *store.List, signed bool, lost *
 	feeds := l.feed != nil || l.released != nil
 	lost.Version = theirs.Place()
 	since, ok := l.history.Since(theirs)
+	late := !ok && lost.Version.Epoch < l.history.Place().Epoch
 	switch {
 	case feeds:
 		lost.Why = "a feed changes the list, too: what it does not have, commands may have added"
 	case !signed:
 		lost.Why = "the node has a snapshot of its own, which this hub has not signed"
+	case late:
+		lost.Why = "the node has reported it when this hub had begun another epoch"
 	case !ok:
 		lost.Why = "it is not known what this hub's state and the node's version had in common"
 	}
@@ -176,8 +193,9 @@ func (p *publisher) takeBack(l *managed, theirs *store.List, signed bool, lost *
 	changes := changesOf(l, lost.Node, add, remove)
 	switch {
 	case len(changes) == 0:
-		lost.Why = ""
-		l.history.Took(theirs)
+		if lost.Why = ""; !late {
+			l.history.Took(theirs)
+		}
 		return nil, nil
 	case lost.Why != "":
 		return changes, nil
@@ -188,6 +206,107 @@ func (p *publisher) takeBack(l *managed, theirs *store.List, signed bool, lost *
 	l.history.Took(theirs)
 	return changes, p.releases.commit(l)
 }
+
+// before has the versions of lists in epochs before this one, which this start of the hub had or has taken from nodes.
+// It is safe for concurrent use.
+type before struct {
+	mu   sync.Mutex
+	all  map[string][]*store.Versions // by list
+	said map[sealed]bool              // others, which are listed
+	late map[string]bool              // lists of which a node has reported another
+}
+
+// sealed is a version of a list.
+type sealed struct {
+	list string
+	wire.Version
+}
+
+func newBefore() *before {
+	return &before{all: make(map[string][]*store.Versions), said: make(map[sealed]bool), late: make(map[string]bool)}
+}
+
+func (b *before) add(list string, v *store.Versions) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.all[list] = append(b.all[list], v)
+}
+
+// lacks reports whether a version is of an epoch that has ended in this start of the hub, and of no known history.
+func (b *before) lacks(list string, v wire.Version) (lacks bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, of := range b.all[list] {
+		switch verdict := of.Compare(v); {
+		case v.Epoch < of.Epoch():
+		case verdict == store.Later || verdict == store.Another:
+			lacks = true
+		default:
+			return false
+		}
+	}
+	return lacks && !b.said[sealed{list, v}]
+}
+
+// say notes that the versions that nodes have of a list are listed.
+func (b *before) say(list string, nodes []having) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, n := range nodes {
+		b.said[sealed{list, n.version}] = true
+	}
+}
+
+// isLate notes that a node has reported a version of a list that b lacks.
+func (b *before) isLate(list string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.late[list] = true
+}
+
+// takeLate returns the lists of isLate.
+func (b *before) takeLate() (lists []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	lists = slices.Sorted(maps.Keys(b.late))
+	clear(b.late)
+	return lists
+}
+
+// listLate lists what nodes had in epochs before this one, and have reported too late to be taken back.
+func (p *publisher) listLate(ctx context.Context) error {
+	within, cancel := context.WithTimeout(ctx, askAgain)
+	defer cancel()
+	once, cancel := context.WithCancel(ctx)
+	cancel()
+	var r recovered
+	for _, name := range p.before.takeLate() {
+		for within.Err() == nil {
+			nodes := p.nodes.having(name, func(v wire.Version, seal string) bool {
+				return v.Epoch < p.store.Used().Epoch && p.before.lacks(name, v) && v.Proved(p.authority.PublicKey(), name, seal)
+			})
+			if len(nodes) == 0 {
+				break
+			}
+			if err := p.recoverFrom(ctx, once, name, nodes[:1], &r); err != nil {
+				return err
+			}
+			p.before.say(name, nodes[:1])
+		}
+	}
+	if r.lost {
+		p.note(func(s *publisherState) {
+			if !strings.Contains(s.lost, toList) {
+				s.lost += toList
+			}
+			s.lostAt = time.Now()
+		})
+	}
+	return nil
+}
+
+// toList ends a problem with where to read on.
+const toList = ". weir fleet lost lists what nodes have reported later"
 
 // savedBy returns a list as a node has saved it, and whether the hub has signed all of that.
 func (p *publisher) savedBy(ctx context.Context, node, name string) (*store.List, bool, error) {

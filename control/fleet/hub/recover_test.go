@@ -397,6 +397,89 @@ func (f *fleet) saved(name string) (file []byte) {
 	return file
 }
 
+// What a node reports when the next epoch has begun is listed, once: with its entries, unless the node has them no more.
+func TestLateIsListed(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	f.reserve()
+	f.start("")
+	n, _ := f.enroll("edge-1")
+	type version struct {
+		wire.ListStatus
+		saved []byte
+	}
+	had := func(entry string) (v version) {
+		f.change(block(entry))
+		v.ListStatus, v.saved = f.has(config.FleetBlock), f.saved(config.FleetBlock)
+		v.Seal = wire.Version{Place: v.Active, ID: v.ID, Sum: v.Sum}.Sealed(f.authority.Key(), v.Name)
+		return v
+	}
+	first := had("192.0.2.1")
+	f.stop()
+	f.copyOf("hub", "older")
+	f.start("")
+	var later []version
+	for i := range 4 {
+		later = append(later, had(fmt.Sprintf("192.0.2.%d", 2+i)))
+	}
+	f.stop()
+	f.copyOf("older", "hub") // the stream is as it is now
+	f.start("")
+	c, err := f.connect(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	saved := make(chan []byte, 1)
+	saved <- first.saved
+	if _, err := c.Subscribe(wire.AskSubject(n.Name, wire.AskSaved), func(m *nats.Msg) {
+		file := <-saved
+		saved <- file
+		_ = m.Respond(wire.MarshalAnswer(wire.SavedPart{Part: file, Size: int64(len(file))}, nil))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	reports := func(v version, file []byte) {
+		t.Helper()
+		<-saved
+		saved <- file
+		if err := c.Publish(wire.StatusSubject(n.Name), status(t, wire.Status{Lists: []wire.ListStatus{v.ListStatus}})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	epoch := func() uint64 { return f.hub.store.Used().Epoch }
+	wait.For(t, "the next epoch", func() bool { reports(first, first.saved); return epoch() > first.Active.Epoch })
+	lists := func(want ...string) {
+		t.Helper()
+		wait.Until(t, func() error {
+			lost, err := f.hub.Lost(t.Context())
+			var got []string
+			for _, l := range lost.Lost {
+				got = append(got, fmt.Sprint(l.Version.Version-first.Active.Version, " ", l.Added, l.Removed))
+			}
+			if !slices.Equal(got, want) {
+				return errors.Join(fmt.Errorf("%q are listed, want %q: %+v", got, want, lost), err)
+			}
+			return nil
+		})
+	}
+	lists()
+	reports(later[1], later[1].saved)
+	both := "2 [192.0.2.2 192.0.2.3] []"
+	lists(both)
+	wait.For(t, "the problem names the command", func() bool { return strings.Contains(strings.Join(f.problems(), "\n"), "weir fleet lost") })
+	// The first two say nothing new.
+	now := f.saved(config.FleetBlock)
+	for _, v := range []version{later[0], later[1], later[3]} {
+		wait.For(t, "the report is heard", func() bool {
+			reports(v, now)
+			return len(f.hub.nodes.having(v.Name, func(is wire.Version, _ string) bool { return is.ID == v.ID })) > 0
+		})
+	}
+	lists(both, "4 [] []")
+	f.change(block("192.0.2.2", "192.0.2.3"))
+	lists("4 [] []")
+}
+
 // What nodes had and the hub cannot take back is listed until it was made again, also after a restart: of a list with a
 // feed, and what the hub has not signed.
 func TestLostIsListed(t *testing.T) {

@@ -66,11 +66,11 @@ type List struct {
 	past   []wire.Ancestor
 	taken  []wire.Ancestor
 
-	known known
+	known Versions
 }
 
-// known are the versions since the base. It is safe for concurrent use.
-type known struct {
+// Versions are those of a list since its base. They are safe for concurrent use.
+type Versions struct {
 	mu    sync.Mutex
 	epoch uint64
 	last  uint64
@@ -78,7 +78,7 @@ type known struct {
 }
 
 // note notes a version: the one after those before, or a base.
-func (k *known) note(v wire.Version, base bool) {
+func (k *Versions) note(v wire.Version, base bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if base && (k.all == nil || v.Epoch != k.epoch) {
@@ -103,8 +103,25 @@ const (
 )
 
 // Compare returns how a version stands to those of the list. It is safe for concurrent use.
-func (l *List) Compare(v wire.Version) Verdict {
+func (l *List) Compare(v wire.Version) Verdict { return l.known.Compare(v) }
+
+// Versions returns a copy of the versions since the base.
+func (l *List) Versions() *Versions {
 	k := &l.known
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return &Versions{epoch: k.epoch, last: k.last, all: maps.Clone(k.all)}
+}
+
+// Epoch returns that of the versions.
+func (k *Versions) Epoch() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.epoch
+}
+
+// Compare returns how a version stands to these.
+func (k *Versions) Compare(v wire.Version) Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if v.Epoch > k.epoch || v.Epoch == k.epoch && v.Version > k.last {
