@@ -119,7 +119,6 @@ func TestTakeBack(t *testing.T) {
 // Whenever a hub goes on from an older copy, any one of several, again and again, with the broker's stream of then, of now
 // or without one, all changes by commands since the copy come back from its nodes, also where others are made at once.
 func TestTakeBackAtRandom(t *testing.T) {
-	long.Unraced(t)
 	long.Seconds(t)
 	t.Parallel() // it waits a lot
 	r := seed.New(t)
