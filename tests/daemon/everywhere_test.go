@@ -45,6 +45,7 @@ help                             0 0 0
 history S                        0 0 1
 hub status                       1 1 1
 import S feed LIST               0 0 1
+join https://127.0.0.1:1 TOKEN   2 2 2
 limit S                          0 0 1
 lists S                          0 0 1
 monitor S off                    0 0 1
