@@ -25,7 +25,7 @@ static __always_inline __u16 fold(__u32 sum)
 	return ~sum;
 }
 
-/* Sets the checksum of the TCP header, of so many bytes, that answers a packet. */
+/* Sets the checksum of the TCP header that answers a packet, of a length in bytes. */
 static __always_inline void set_checksum(const struct packet *p, __u32 *tcp, __u32 bytes)
 {
 	__u32 addresses[8] = {p->src[0], p->dst[0]};
@@ -43,7 +43,7 @@ static __always_inline void set_checksum(const struct packet *p, __u32 *tcp, __u
 	*(__u16 *)&tcp[4] = fold(sum);
 }
 
-/* Makes the IPv4 header of the answer to a packet, with so many bytes of TCP. */
+/* Makes the IPv4 header of the answer to a packet, whose TCP has a length in bytes. */
 static __always_inline void answer_v4(const struct packet *p, __u32 *ip, __u32 bytes)
 {
 	ip[0] = bpf_htonl(0x45000000 | (sizeof(struct iphdr) + bytes));

@@ -95,7 +95,7 @@ struct {
 
 volatile const struct cookie_config syncookies = {};
 
-/* Whether a byte of TCP flags is that of a SYN which opens a connection. */
+/* Whether a packet with these TCP flags is a SYN that opens a connection. */
 static __always_inline int opens(__u8 flags)
 {
 	return (flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
@@ -207,7 +207,7 @@ static __always_inline __s64 ask_socket(struct context *ctx, const struct packet
 	if (s->state == BPF_TCP_LISTEN) {
 		__u64 bytes = words * sizeof(__u32);
 
-		/* Here, since verifiers before 5.17 forget the bounds of what is on the stack. */
+		/* Here, since verifiers before 5.17 forget the bounds of values on the stack. */
 		asm volatile("" : "+r"(bytes));
 		if (bytes < sizeof(struct tcphdr) || bytes > sizeof(__u32) * MAX_TCP_WORDS)
 			cookie = -1;

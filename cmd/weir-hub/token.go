@@ -20,7 +20,7 @@ func newToken() *cobra.Command {
 		Short: "Let hosts join the fleet by themselves",
 		Long: `A token lets hosts join the fleet with weir join, each of which makes its own
 keys. join in the hub's configuration says where. The hub keeps no secret of a
-token, but the number of hosts, the time, and whence they may come.`,
+token, but the number of hosts, the time, and their addresses.`,
 		Example: `  weir-hub token create --label paris
   weir-hub token list`,
 		Args: noCommand,

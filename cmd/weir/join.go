@@ -28,7 +28,7 @@ import (
 // joinLook is how often weir join looks whether the host filters by a list of the fleet.
 const joinLook = 200 * time.Millisecond
 
-// joined is what weir join has done, in JSON.
+// joined describes a host that has joined, in JSON.
 type joined struct {
 	Node    string   `json:"node"`
 	Already bool     `json:"already"` // before
@@ -348,7 +348,7 @@ func lockDirectory(dir string) (unlock func(), err error) {
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = f.Close() // nothing was written
-		return nil, fmt.Errorf("another weir join is under way: %w", err)
+		return nil, fmt.Errorf("weir join is under way already: %w", err)
 	}
 	return func() { _ = f.Close() }, nil
 }

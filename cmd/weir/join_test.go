@@ -74,7 +74,7 @@ func TestJoinConfigures(t *testing.T) {
 	}
 }
 
-// A host that has a file of the fleet asks nobody, and one of another fleet stays there.
+// A host that has a file of the fleet asks no hub, and one of another fleet stays there.
 func TestJoinAlready(t *testing.T) {
 	dir := t.TempDir()
 	file, enroll := filepath.Join(dir, "weir.yaml"), filepath.Join(dir, "fleet.json")

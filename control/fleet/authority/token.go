@@ -19,7 +19,7 @@ import (
 // joined since their places back.
 const TokensDir = "tokens"
 
-// keptFor is how long a token that lets nobody join any more is shown.
+// keptFor is how long a token is shown that no host can join by any more.
 const keptFor = 30 * 24 * time.Hour
 
 // Token lets hosts join. Who reads its record cannot use it.
@@ -128,10 +128,10 @@ type Refused struct {
 
 func (r Refused) Unwrap() error { return r.error }
 
-// errUnknown does not tell who guesses whether there is the token.
+// errUnknown is the same whether or not there is the token, for who guesses.
 var errUnknown = errors.New("the hub has no such token, or its secret is another one")
 
-// has reports whether a secret is that of the token.
+// has reports whether the token has a secret.
 func (t Token) has(secret string) bool {
 	sum := sha256.Sum256([]byte(secret))
 	return subtle.ConstantTimeCompare([]byte(hex.EncodeToString(sum[:])), []byte(t.Hash)) == 1

@@ -154,7 +154,7 @@ func TestJoinCutShort(t *testing.T) {
 	}
 }
 
-// A host whose keys are revoked is told so, and joins with others. A name in use is not replaced.
+// A host whose keys are revoked hears so, and joins with others. A name in use is not replaced.
 func TestJoinAnew(t *testing.T) {
 	a := newAuthority(t)
 	token := newToken(t, a, Token{Count: 9})

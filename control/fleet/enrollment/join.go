@@ -118,10 +118,10 @@ type Request struct {
 
 	CSR       []byte `json:"csr"`       // a certificate request in DER, with the node's name
 	User      string `json:"user"`      // the public key of its user
-	Signature []byte `json:"signature"` // by that, of what signed returns
+	Signature []byte `json:"signature"` // by that key, over the bytes that signed returns
 }
 
-// signed is what the key of the user signs: nothing that a broker could have it sign.
+// signed returns the bytes that the key of the user signs: nothing that a broker could have it sign.
 func (r Request) signed() []byte { return append([]byte("weir join\x00"), r.CSR...) }
 
 // Request returns the request of a node with a name.

@@ -69,7 +69,7 @@ func (s *secured) Accept() (net.Conn, error) {
 	return &securedConn{tls.Server(c, s.of.secure), s.of}, nil
 }
 
-// securedConn is a connection whose handshake is that of the first read.
+// securedConn is a connection that makes its handshake at the first read.
 type securedConn struct {
 	*tls.Conn
 	of *Joins

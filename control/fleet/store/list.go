@@ -69,7 +69,7 @@ type List struct {
 	known Versions
 }
 
-// Versions are those of a list since its base. They are safe for concurrent use.
+// Versions has the versions of a list since its base. They are safe for concurrent use.
 type Versions struct {
 	mu    sync.Mutex
 	epoch uint64

@@ -150,7 +150,7 @@ func (p *Part) at(t netif.Target) Mode {
 	return Off
 }
 
-// leastMTU is that of IPv6, which any interface has that is filtered.
+// leastMTU is the least MTU of IPv6, which any interface has that is filtered.
 const leastMTU = 1280
 
 // Constants returns those of an interface whose SYNs are answered.
@@ -190,7 +190,7 @@ const (
 	expires = 10 * time.Second
 )
 
-// Tick tells programs which addresses this host has, and on which interfaces SYNs can be answered.
+// Tick writes the addresses of this host, and the interfaces where SYNs can be answered, for programs.
 func (p *Part) Tick(now time.Duration, g *loader.Generation, incoming []stage.Interface) time.Duration {
 	if p.of != g {
 		p.known, p.of = nil, g
