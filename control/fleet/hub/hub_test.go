@@ -164,7 +164,13 @@ func (f *fleet) tryConnect(n enrollment.Node, more ...nats.Option) (*nats.Conn, 
 	if err != nil {
 		return nil, err
 	}
-	return nats.Connect(n.URL(), append(append(options, nats.Timeout(wait.Patience)), more...)...)
+	options = append(append(options, nats.Timeout(wait.Patience)), more...)
+	c, err := nats.Connect(n.URL(), options...)
+	// On a slow machine the server's first PING may come before its answer, which the client refuses.
+	for tries := 0; tries < 3 && err != nil && strings.Contains(err.Error(), "got 'PING'"); tries++ {
+		c, err = nats.Connect(n.URL(), options...)
+	}
+	return c, err
 }
 
 func (f *fleet) change(c api.Change) api.FleetChanged {
