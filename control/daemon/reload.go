@@ -150,9 +150,11 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 				d.fleet.node.Store(member)
 			}
 			r, err = d.reconfigureUnconfirmed(c, feeds, within)
-			if member != nil && err == nil {
+			switch {
+			case member == nil:
+			case err == nil:
 				d.fleet.follow(member)
-			} else if member != nil {
+			default:
 				d.fleet.node.Store(nil)
 			}
 		}

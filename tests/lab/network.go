@@ -120,12 +120,8 @@ func (e End) address(peer End) error {
 		return err
 	}
 	for _, p := range []netip.Prefix{netip.PrefixFrom(e.IPv4, 24), netip.PrefixFrom(e.IPv6, 64)} {
-		addr, err := netlink.ParseAddr(p.String())
-		if err != nil {
+		if err := addAddress(link, p.String()); err != nil {
 			return err
-		}
-		if err := netlink.AddrAdd(link, addr); err != nil {
-			return fmt.Errorf("add address %s: %w", p, err)
 		}
 	}
 	if err := netlink.LinkSetUp(link); err != nil {
@@ -180,12 +176,19 @@ func AddAddress(t testing.TB, iface, address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := addAddress(link, address); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func addAddress(link netlink.Link, address string) error {
 	a, err := netlink.ParseAddr(address)
 	if err == nil {
 		a.Flags = unix.IFA_F_NODAD
 		err = netlink.AddrAdd(link, a)
 	}
 	if err != nil {
-		t.Fatalf("%s: %v", address, err)
+		return fmt.Errorf("add address %s: %w", address, err)
 	}
+	return nil
 }

@@ -3,7 +3,6 @@
 package syncookies
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -75,15 +74,14 @@ func (m Mode) Find(t netif.Target) (o *Obstacle) {
 	}
 	_ = t.In(func(uint64) error {
 		n, err := kernel()
-		switch want := m.want(); {
-		case err != nil || n >= want:
+		if err != nil || n >= m.want() {
 			return nil
-		case n == 0:
-			o = &Obstacle{"no SYN is answered: " + Knob + " is 0", ""}
-		default:
-			o = &Obstacle{"only SYNs of full queues are answered: " + Knob + " is 1", ""}
 		}
-		o.Mend = fmt.Sprintf("sysctl -w %s=%d", Knob, m.want())
+		answered := "no SYN is"
+		if n == 1 {
+			answered = "only SYNs of full queues are"
+		}
+		o = &Obstacle{fmt.Sprintf("%s answered: %s is %d", answered, Knob, n), fmt.Sprintf("sysctl -w %s=%d", Knob, m.want())}
 		return nil
 	})
 	if network, err := netif.NetworkOf(t.Netns, none); o == nil && err == nil {
@@ -232,12 +230,9 @@ func (p *Part) Tick(now time.Duration, g *loader.Generation, incoming []stage.In
 
 // addressKey is an address in a network namespace, as programs have it.
 func addressKey(a netip.Addr, netns string) bpf.WeirCookieAddress {
-	k := bpf.WeirCookieAddress{Scope: stage.Scope(netns), Family: 4}
+	k := bpf.WeirCookieAddress{Addr: engine.Words(a), Scope: stage.Scope(netns), Family: 4}
 	if a.Is6() {
 		k.Family = 6
-	}
-	for i, b := 0, a.AsSlice(); i < len(b); i += 4 {
-		k.Addr[i/4] = binary.NativeEndian.Uint32(b[i:])
 	}
 	return k
 }
