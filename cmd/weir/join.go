@@ -32,7 +32,7 @@ const joinLook = 200 * time.Millisecond
 type joined struct {
 	Node    string   `json:"node"`
 	Already bool     `json:"already"` // before
-	Lists   []string `json:"lists"`   // of the fleet, by which the host filters
+	Lists   []string `json:"lists"`   // of the fleet, which the host filters by
 	Monitor bool     `json:"monitor"` // it drops nothing
 }
 

@@ -181,7 +181,7 @@ func TestAllowedBesideChanges(t *testing.T) {
 		return all
 	}
 	// What comes is both next to what is there and elsewhere.
-	besides := append(sources(listed, listed+coming/2), sources(allowed, allowed+coming/2)...)
+	later := append(sources(listed, listed+coming/2), sources(allowed, allowed+coming/2)...)
 	g, kernel := engines(t, []engine.List{
 		{Name: "block", Contents: list.SetOf(sources(0, listed)...)},
 		{Name: "more", Contents: list.SetOf(sources(0, 2)...)},
@@ -235,18 +235,18 @@ func TestAllowedBesideChanges(t *testing.T) {
 	}
 	few := long.Or(int64(3), 30)
 	for start := time.Now(); (rounds.Load() < few && time.Since(start) < time.Minute) && !t.Failed(); {
-		apply(besides, nil, 3)
-		check(besides[0], verdict.Clean)
-		check(besides[coming-1], verdict.Allowed)
-		apply(besides, nil, 2)
-		check(besides[0], verdict.Allowed)
-		apply(nil, besides, 3)
-		check(besides[0], verdict.Blocked)
-		check(besides[coming-1], verdict.Blocked)
-		apply(besides, nil, 3)
-		apply(nil, besides, 2, 3)
-		check(besides[0], verdict.Clean)
-		check(besides[coming-1], verdict.Blocked)
+		apply(later, nil, 3)
+		check(later[0], verdict.Clean)
+		check(later[coming-1], verdict.Allowed)
+		apply(later, nil, 2)
+		check(later[0], verdict.Allowed)
+		apply(nil, later, 3)
+		check(later[0], verdict.Blocked)
+		check(later[coming-1], verdict.Blocked)
+		apply(later, nil, 3)
+		apply(nil, later, 2, 3)
+		check(later[0], verdict.Clean)
+		check(later[coming-1], verdict.Blocked)
 	}
 	if rounds.Load() < few && !t.Failed() {
 		t.Error("too few lookups for the test to say anything")

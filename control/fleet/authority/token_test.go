@@ -222,7 +222,7 @@ func TestJoinNeedsKeys(t *testing.T) {
 	}
 }
 
-// Tokens have what their commands say, and go a month after their end.
+// A token has the fields that its command sets, and is removed a month after its end.
 func TestTokens(t *testing.T) {
 	a := newAuthority(t)
 	if _, _, err := a.NewToken(Token{Count: 1, Labels: []string{"A B"}}); err == nil {

@@ -148,8 +148,8 @@ func (k Keys) Request(t Token, name string) (r Request, err error) {
 	return r, err
 }
 
-// Check returns the name of the node, and the public key of its certificate. It fails unless who asks has both
-// private keys.
+// Check returns the name of the node, and the public key of its certificate. It fails unless both private keys have
+// signed the request.
 func (r Request) Check() (name string, key *ecdsa.PublicKey, err error) {
 	csr, err := x509.ParseCertificateRequest(r.CSR)
 	if err == nil {

@@ -26,8 +26,8 @@ const (
 	// Handshakes take time of the processor that nodes need.
 	maxHandshakes = 100 // a second
 
-	// Brakes: at once, an address has a few requests under way. After some refusals within a minute, an address waits for the next one. Addresses of IPv6 count
-	// by /64.
+	// Brakes of an address, or a /64 of IPv6: few requests under way at once, and few refusals within a minute,
+	// after which it waits for the next minute.
 	maxUnderWay  = 32
 	maxRefusals  = 10
 	maxAddresses = 4096 // that are counted; with more, all wait
@@ -180,7 +180,7 @@ func (j *Joins) refuse(from netip.Addr, who authority.Refused, why error) {
 	j.hub.audit.Refused(r, why)
 }
 
-// network returns the network by which an address counts.
+// network returns the network that brakes count an address under.
 func network(from netip.Addr) netip.Prefix {
 	bits := 64
 	if from.Is4() {

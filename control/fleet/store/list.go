@@ -113,7 +113,7 @@ func (l *List) Versions() *Versions {
 	return &Versions{epoch: k.epoch, last: k.last, all: maps.Clone(k.all)}
 }
 
-// Epoch returns that of the versions.
+// Epoch returns the epoch of the versions.
 func (k *Versions) Epoch() uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
