@@ -74,8 +74,23 @@ static __always_inline void *entry_at(struct array a, __u64 index, __u32 size)
 	}
 }
 
+/*
+ * The same where all entries are one value. The entry has the given number of others behind it,
+ * whose addresses the program may derive from its own.
+ */
+static __always_inline void *entries_at(struct array a, __u64 index, __u32 others, __u32 size)
+{
+	asm volatile("" : "+r"(index));
+	if (index >= *a.entries - others)
+		return 0;
+	asm volatile("" : "+r"(a.whole));
+	return a.whole + index * size;
+}
+
 /* The same of an array by its name. */
 #define AT(name, index) \
 	((typeof((name).value))entry_at(ARRAY_OF(name), index, sizeof(*(name).value)))
+#define AT_WITH(name, index, others) \
+	((typeof((name).value))entries_at(ARRAY_OF(name), index, others, sizeof(*(name).value)))
 
 #endif

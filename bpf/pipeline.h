@@ -76,14 +76,14 @@ static __always_inline struct cpu_row *begin(struct context *ctx, struct cursor 
 }
 
 /*
- * Counts the packet in tracker i, if its bit is set in counts, and sets p->punished to the
- * reason to drop it for a penalty of its flow, unless it has one already. What is exempt
- * has no penalty.
+ * Counts the packet in tracker i, if its bit is set in counts, behind the cold filter, and sets
+ * p->punished to the reason to drop it for a penalty of its flow, unless it has one already. What
+ * is exempt has no penalty.
  */
 static __always_inline void track_by(int i, int counts, struct cpu_row *row, struct packet *p)
 {
 	const volatile struct tracker *t = &trackers[i];
-	__u32 bank = 2 * bpf_get_smp_processor_id() + (row->banks >> i & 1);
+	__u32 bank = bank_of(i, row);
 	__u64 h, units;
 
 	if (p->exempt && t->unexempt)
@@ -107,7 +107,11 @@ static __always_inline void track(struct context *ctx, struct cpu_row *row)
 
 	row->packet.punished = REASON_CLEAN;
 	for (int i = 0; i < MAX_TRACKERS && i < tracker_count; i++) {
-		track_by(i, counts, row, &row->packet);
+		if (counts & 1 << i && !(row->packet.exempt && trackers[i].unexempt) &&
+		    count_cold(&trackers[i], bank_line(i, row), &row->packet))
+			counts &= ~(1 << i);
+		if (counts & 1 << i || (trackers[i].punishes && row->penalties))
+			track_by(i, counts, row, &row->packet);
 		barrier();
 	}
 }
@@ -124,7 +128,7 @@ __noinline int count_dropped(void)
 
 	if (!row) /* impossible */
 		return 0;
-	bank = 2 * bpf_get_smp_processor_id() + (row->banks >> DROP_BANK & 1);
+	bank = bank_of(DROP_BANK, row);
 	count_flow(DROP_TRACKER, row, &row->packet, bank * bank_lines + t->first,
 		   bank * bank_buckets + t->first_bucket, tracker_hash(t, &row->packet));
 	return 0;
@@ -417,7 +421,7 @@ static __always_inline int has_ports(__u8 proto)
 	return 0;
 }
 
-/* Makes a packet of the lean path one that any stage takes. */
+/* Makes a packet of the lean path one that any stage takes, all but its penalty. */
 static __always_inline void to_packet(struct context *ctx, const struct plain *h, struct packet *p)
 {
 	p->family = h->family;
@@ -428,7 +432,6 @@ static __always_inline void to_packet(struct context *ctx, const struct plain *h
 	p->len = h->len;
 	p->network = h->link - (void *)(long)ctx->data + ETHERNET_HEADER;
 	p->reason = REASON_CLEAN;
-	p->punished = REASON_CLEAN;
 	p->list = LIST_NONE;
 	p->loop = 0;
 	p->exempt = 0;
@@ -571,11 +574,39 @@ static __always_inline int match_plain(const struct plain *h)
 	return list == LIST_NONE ? match_flow(h) : list;
 }
 
-/* Whether nothing but counters concerns itself with what passes. */
-static __always_inline int counts_only(void)
+/* Whether a stage besides trackers needs each packet that passes. */
+static __always_inline int asks_all(void)
 {
-	return !tracker_count && !patterning && !first_seen.lines && !digest_config.lines &&
-	       !(replies.on && outgoing);
+	return patterning || first_seen.lines || digest_config.lines || (replies.on && outgoing);
+}
+
+/* Counts a packet of the lean path in a tracker's cold filter. Returns whether it has. */
+static __always_inline int count_plain(int tracker, struct cpu_row *row, const struct plain *h)
+{
+	struct packet p = {.family = h->family, .len = h->len};
+	__u32 line = bank_line(tracker, row);
+
+	/* Now, so that no address is to be remembered during a call. */
+	barrier();
+	if (trackers[tracker].tuple) {
+		p.proto = proto_of(h);
+		p.ports = has_ports(p.proto) ? ports_of(h) : 0;
+	}
+	copy_addresses(h, &p);
+	return count_cold(&trackers[tracker], line, &p);
+}
+
+/* Counts a packet of the lean path in a tracker, and sets what its flow's penalty is. */
+static __always_inline void track_plain(struct context *ctx, int tracker, struct cpu_row *row,
+					const struct plain *h)
+{
+	int counted = count_plain(tracker, row, h);
+
+	if (counted && !(trackers[tracker].punishes && row->penalties))
+		return;
+	if (!asks_all())
+		to_packet(ctx, h, &row->packet);
+	track_by(tracker, counted ? 0 : -1, row, &row->packet);
 }
 
 /*
@@ -647,12 +678,14 @@ static __always_inline int judge_lean(struct context *ctx, const struct plain *h
 	if (!row) /* impossible */
 		return TAKES_GENERAL_PATH;
 	p = &row->packet;
-	if (!counts_only())
+	if (asks_all())
 		to_packet(ctx, h, p);
+	if (asks_all() || tracker_count)
+		p->punished = REASON_CLEAN;
 	if (tracker_count)
-		track_by(0, -1, row, p);
+		track_plain(ctx, 0, row, h);
 	if (tracker_count > 1)
-		track_by(1, -1, row, p);
+		track_plain(ctx, 1, row, h);
 	if (patterning && !p->punished)
 		p->punished = match_patterns(ctx);
 	/* Expected, so that registers are kept for it. */
@@ -665,7 +698,7 @@ static __always_inline int judge_lean(struct context *ctx, const struct plain *h
 		remember(ctx, row, p);
 		sample_packet(ctx, row, REASON_CLEAN | SAMPLER_LEAN);
 		if (has_cookies() && may_open(ctx, h)) {
-			if (counts_only())
+			if (!asks_all())
 				to_packet(ctx, h, p);
 			return answer_syn(ctx, row);
 		}
@@ -692,12 +725,14 @@ static __always_inline int judge_lean(struct context *ctx, const struct plain *h
 			return XDP_DROP;
 		}
 	}
-	if (counts_only()) {
+	if (!asks_all()) {
 		struct plain again = *h;
 
 		/* Few packets get here: what only they need is not to be remembered from above. */
 		asm volatile("" : "+r"(again.link));
 		to_packet(ctx, &again, p);
+		if (!tracker_count)
+			p->punished = REASON_CLEAN;
 	}
 	barrier();
 	if (rules.nodes && list == UNSETTLED)

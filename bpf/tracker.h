@@ -8,6 +8,11 @@
  * raises the sketch, until the estimate reaches the limit and the flow enters the
  * memory. A tracker has two banks of both: the control plane reads and clears one
  * while packets are counted in the other.
+ *
+ * Before both there may be a cold filter (Zhou et al., SIGMOD 2018): counters of a byte, which
+ * count the first packets of most flows in a fifth of the instructions. All packets of a flow
+ * raise its counter, which therefore bounds how many are there; the estimate is the sum of it and
+ * of the sketch, and never too small.
  */
 #ifndef WEIR_TRACKER_H
 #define WEIR_TRACKER_H
@@ -34,16 +39,17 @@ struct tracker {
 	struct secret secret; /* of its key hash */
 	__u32 lines;	      /* of the sketch in a bank, an even number; 0: no such tracker */
 	__u32 buckets;	      /* of the flow memory in a bank */
-	__u32 first;	      /* its head among the lines of a bank; the sketch follows */
-	__u32 first_bucket;   /* among the flow buckets of a bank */
-	__u32 pairs;	      /* lines of a detector's pairs in a bank; 0: counts every packet */
-	__u32 first_pair;     /* among the lines of pairs of a bank */
-	__u8 by_bytes;	      /* the unit: bytes, not packets */
-	__u8 tuple;	      /* keys have the tuple form, not that of one address */
-	__u8 punishes;	      /* its flows may have penalties */
-	__u8 unexempt;	      /* counts only packets that the lists are asked for */
-	__u8 dropped;	      /* counts dropped packets, by their cause too: see drop_cause() */
-	__u8 pad[3];
+	__u32 first;	    /* its head among the lines of a bank; sketch and cold filter follow */
+	__u32 first_bucket; /* among the flow buckets of a bank */
+	__u32 pairs;	    /* lines of a detector's pairs in a bank; 0: counts every packet */
+	__u32 first_pair;   /* among the lines of pairs of a bank */
+	__u8 by_bytes;	    /* the unit: bytes, not packets */
+	__u8 tuple;	    /* keys have the tuple form, not that of one address */
+	__u8 punishes;	    /* its flows may have penalties */
+	__u8 unexempt;	    /* counts only packets that the lists are asked for */
+	__u8 dropped;	    /* counts dropped packets, by their cause too: see drop_cause() */
+	__u8 cold_shift;    /* 64 less the bits of a counter's index in the cold filter; 0: none */
+	__u8 pad[2];
 	struct shape v4;
 	struct shape v6;
 	struct shape pair4; /* of a detector's pairs, of the tuple form */
@@ -58,13 +64,19 @@ struct tracker_head {
 	__u64 bytes;
 	__u64 denied; /* packets of flows over the limit that found the memory full */
 	__u64 admit;  /* the least limit, in units, of flows that enter the memory */
-	__u64 share;  /* the limit as a share of the units counted so far, times 2^32: up to 2^31 */
+	__u32 share;  /* the limit as a share of the units counted so far, times 2^32: up to 2^31 */
+	__u16 skip;   /* the cold filter's steps of a flow: see count_cold() */
+	__u16 most;   /* the largest number that skip can have */
 	__u64 spare;  /* a lower limit, in units, while there is room to spare */
 	__u64 began;  /* by the control plane: when it began to count, in ns; 0: unknown */
 	__u64 step;   /* of reports to a flow's window, as the power of 2 plus 1; 0: none */
 };
 
 #define LINE_COUNTERS 16
+#define LINE_COLD     64 /* counters of the cold filter */
+
+#define COLD_BYTES 9   /* a step of the cold filter, as a power of 2, of trackers by bytes */
+#define COLD_FULL  255 /* a counter that nothing may raise: one of its flows is in the memory */
 
 #define MAX_LIMIT (1U << 31) /* that a flow must reach to enter the memory */
 
@@ -170,6 +182,114 @@ static __always_inline void sketch_raise(const struct counters *c, __u32 to)
 {
 	*c->first = *c->first + to - least_of(*c->first, to);
 	*c->second = *c->second + to - least_of(*c->second, to);
+}
+
+/* A step of the cold filter in units, as a power of 2. */
+static __always_inline __u32 cold_step(const volatile struct tracker *t)
+{
+	return t->by_bytes ? COLD_BYTES : 0;
+}
+
+/* The multilinear hash of some of a key's words, of 32 bits each, whose upper bits are good. */
+static __always_inline __u64 cold_words(const volatile struct tracker *t, struct key k, int words)
+{
+	__u64 z = (k.w[0] >> 32) * t->secret.pairs[0][1];
+
+	if (t->tuple) /* the protocol; without one these are the same bits for all of a family */
+		z += (__u32)k.w[0] * t->secret.pairs[0][0];
+	for (int i = 1; i < words; i++) {
+		z += (__u32)k.w[i] * t->secret.pairs[i][0];
+		z += (k.w[i] >> 32) * t->secret.pairs[i][1];
+	}
+	return z;
+}
+
+static __always_inline __u64 cold_hash(const volatile struct tracker *t, const struct packet *p)
+{
+	if (p->family == 4)
+		return t->tuple ? cold_words(t, key_v4_flow(&t->v4, p), 2)
+				: cold_words(t, key_v4(&t->v4, p), 1);
+	return t->tuple ? cold_words(t, key_v6_flow(&t->v6, p), 5)
+			: cold_words(t, key_v6(&t->v6, p), 3);
+}
+
+/* A place in the cold filter of a bank: the bank's head, and a counter. */
+struct cold {
+	struct tracker_head *head;
+	__u8 *counter;
+};
+
+/*
+ * Finds the place of a packet's flow in the cold filter of the bank whose head is at line. Returns
+ * whether there is a cold filter: not in memory of more than half a GiB, which is no single value.
+ */
+static __always_inline int cold_at(const volatile struct tracker *t, __u32 line,
+				   const struct packet *p, struct cold *c)
+{
+	union tracker_line *l;
+	__u64 i;
+
+	if (!t->cold_shift || !tracker_lines_entries)
+		return 0;
+	i = cold_hash(t, p) >> t->cold_shift;
+	l = AT_WITH(tracker_lines, line, t->lines + (1ULL << (64 - t->cold_shift)) / LINE_COLD);
+	if (!l) /* impossible */
+		return 0;
+	c->head = &l->head;
+	c->counter = (void *)l + (1 + t->lines) * sizeof(*l) + i;
+	return 1;
+}
+
+/* The bank in which this CPU counts, by its bit in the row. */
+static __always_inline __u32 bank_of(int bit, const struct cpu_row *row)
+{
+	return 2 * bpf_get_smp_processor_id() + (row->banks >> bit & 1);
+}
+
+/* The head of a tracker's bank in which this CPU counts, among the lines. */
+static __always_inline __u32 bank_line(int tracker, const struct cpu_row *row)
+{
+	return bank_of(tracker, row) * bank_lines + trackers[tracker].first;
+}
+
+/*
+ * Counts a packet in the cold filter and the totals of the bank whose head is at line, unless the
+ * counter of its flow would rise above skip. Returns whether it has.
+ *
+ * Each packet of a flow raises its counter by its own steps, rounded up, and nothing lowers it. So
+ * a flow has no more than skip steps in the cold filter alone, whatever others do: a quarter of
+ * the limit at most.
+ */
+static __always_inline int count_cold(const volatile struct tracker *t, __u32 line,
+				      const struct packet *p)
+{
+	struct cold c;
+	__u32 after;
+
+	if (!cold_at(t, line, p, &c))
+		return 0;
+	after = *c.counter + (t->by_bytes ? (p->len + (1 << COLD_BYTES) - 1) >> COLD_BYTES : 1);
+	if (after > c.head->skip)
+		return 0;
+	*c.counter = after;
+	c.head->packets += 1;
+	c.head->bytes += p->len;
+	return 1;
+}
+
+/* The units that a flow may have in the cold filter, by its counter. */
+static __always_inline __u32 cold_units(const volatile struct tracker *t, const struct cold *c)
+{
+	return least_of(*c->counter, c->head->most) << cold_step(t);
+}
+
+/* Sets what is skipped by what spare and the limit's floor are. */
+static __always_inline void cool(const volatile struct tracker *t, struct tracker_head *head)
+{
+	__u64 least = head->spare < head->admit ? head->spare : head->admit;
+	__u64 skip = least >> (2 + cold_step(t));
+
+	head->skip = skip < head->most ? skip : head->most;
 }
 
 /* The reason for which a packet was or would be dropped, and its list or 0. */
@@ -355,8 +475,10 @@ static __always_inline __u32 flow_evict(const volatile struct tracker *t, __u32 
 	if (units >= tracker_limit(t, head)) /* it should have entered */
 		head->denied += 1;
 	/* There is no room to spare: some hundred evictions bring any limit to any other. */
-	if (head->spare < MAX_LIMIT)
+	if (head->spare < MAX_LIMIT) {
 		head->spare += (head->spare >> 6) + 1;
+		cool(t, head);
+	}
 	if (!victim || !sketch_at(line + 1, t->lines, b->flows[victim % SLOTS].hash, &c))
 		return 0;
 	sketch_raise(&c, units);
@@ -418,16 +540,18 @@ static __always_inline __u64 reported(const struct tracker_head *head, __u64 bef
 }
 
 /*
- * Counts a packet, h being the hash of its flow's key, in the bank whose head is at
- * line and whose buckets begin at bucket. Returns the units that the flow's window lacks.
+ * Counts a packet that the cold filter has not counted, h being the hash of its flow's key, in the
+ * bank whose head is at line and whose buckets begin at bucket. Returns the units that the flow's
+ * window lacks.
  */
 static __always_inline __u64 count_flow(__u32 tracker, struct cpu_row *row, const struct packet *p,
 					__u32 line, __u32 bucket, __u64 h)
 {
 	const volatile struct tracker *t = &trackers[tracker];
-	__u32 i, slot, least, after, n = t->by_bytes ? p->len : 1;
+	__u32 i, slot, cold = 0, least, after, n = t->by_bytes ? p->len : 1;
 	union tracker_line *l = AT(tracker_lines, line);
 	struct flow_bucket *b;
+	struct cold filter;
 	struct counters c;
 	struct flow *f;
 	__u64 units;
@@ -459,14 +583,20 @@ static __always_inline __u64 count_flow(__u32 tracker, struct cpu_row *row, cons
 	}
 	if (!sketch_at(line + 1, t->lines, h, &c))
 		return 0;
+	if (cold_at(t, line, p, &filter))
+		cold = cold_units(t, &filter);
 	least = sketch_least(&c);
+	least = least + cold < least ? ~0U : least + cold;
 	after = least + n < least ? ~0U : least + n;
 	if (after >= l->head.spare || after >= tracker_limit(t, &l->head)) {
 		keep(row, p);
-		if (flow_enter(tracker, line, i, least, after))
+		if (flow_enter(tracker, line, i, least, after)) {
+			if (t->cold_shift && cold_at(t, line, p, &filter))
+				*filter.counter = COLD_FULL;
 			return t->punishes && l->head.step ? reported(&l->head, 0, n) : 0;
+		}
 	}
-	sketch_raise(&c, after);
+	sketch_raise(&c, after - cold);
 	return 0;
 }
 

@@ -674,7 +674,8 @@ type WeirTracker struct {
 	Punishes    uint8
 	Unexempt    uint8
 	Dropped     uint8
-	Pad         [3]uint8
+	ColdShift   uint8
+	Pad         [2]uint8
 	V4          WeirShape
 	V6          WeirShape
 	Pair4       WeirShape
@@ -689,7 +690,9 @@ type WeirTrackerHead struct {
 	Bytes   uint64
 	Denied  uint64
 	Admit   uint64
-	Share   uint64
+	Share   uint32
+	Skip    uint16
+	Most    uint16
 	Spare   uint64
 	Began   uint64
 	Step    uint64

@@ -36,6 +36,7 @@ import (
 	"weir/filter/sketch"
 	"weir/filter/stable"
 	"weir/filter/weighted"
+	"weir/tests/must"
 )
 
 // The vocabulary. Elements are byte strings, which have twins of these methods for their hashes,
@@ -243,45 +244,38 @@ type kind struct {
 	empty func() codec // to decode into
 }
 
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
 func firstByte(b []byte) int { return int(b[0]) }
 
 var universe = weighted.Universe{{Count: 100, Frequency: 9, Likelihood: 0.1}, {Count: 1000, Frequency: 1, Likelihood: 0.2}}
 
 var kinds = []kind{
 	{"bloom", func() codec {
-		f := bloom.New(must(bloom.For(20, 0.02)), 7)
+		f := bloom.New(must.Have(bloom.For(20, 0.02)), 7)
 		each(func(b []byte) { f.Add(b) })
 		return f
 	}, func() codec { return new(bloom.Filter) }},
 	{"counting", func() codec {
-		f := counting.New(must(bloom.For(20, 0.02)), 7)
+		f := counting.New(must.Have(bloom.For(20, 0.02)), 7)
 		each(func(b []byte) { f.Add(b) })
 		return f
 	}, func() codec { return new(counting.Filter) }},
 	{"minimum selection", func() codec {
-		f := counting.NewMinimumSelection(must(bloom.Partitioned(47, 5)), 7)
+		f := counting.NewMinimumSelection(must.Have(bloom.Partitioned(47, 5)), 7)
 		each(f.Add)
 		return f
 	}, func() codec { return new(counting.MinimumSelection) }},
 	{"minimal increase", func() codec {
-		f := counting.NewMinimalIncrease(must(bloom.Standard(47, 5)), 7)
+		f := counting.NewMinimalIncrease(must.Have(bloom.Standard(47, 5)), 7)
 		each(f.Add)
 		return f
 	}, func() codec { return new(counting.MinimalIncrease) }},
 	{"weighted", func() codec {
-		f := must(weighted.New(universe, firstByte, 301))
+		f := must.Have(weighted.New(universe, firstByte, 301))
 		each(func(b []byte) { f.Add(append([]byte{b[0] & 1}, b...)) })
 		return f
-	}, func() codec { return must(weighted.New(universe, firstByte, 64)) }},
+	}, func() codec { return must.Have(weighted.New(universe, firstByte, 64)) }},
 	{"blocked", func() codec {
-		f := blocked.New(must(blocked.For(40, 0.02)))
+		f := blocked.New(must.Have(blocked.For(40, 0.02)))
 		each(func(b []byte) { f.Add(hash.Sum(7, b)) })
 		return f
 	}, func() codec { return new(blocked.Filter) }},
@@ -301,7 +295,7 @@ var kinds = []kind{
 		each(func(b []byte) {
 			entries = append(entries, bloomier.Entry{Hash: hash.Sum(7, b), Value: uint64(b[0] & 7)})
 		})
-		return must(bloomier.New(entries, 3, 9))
+		return must.Have(bloomier.New(entries, 3, 9))
 	}, func() codec { return new(bloomier.Filter) }},
 	{"flood", func() codec {
 		d := new(flood.Detector)
@@ -311,22 +305,22 @@ var kinds = []kind{
 		return d
 	}, func() codec { return new(flood.Detector) }},
 	{"sketch of 32 bits", func() codec {
-		f := must(sketch.New[uint32](sketch.Rows, 3, 11))
+		f := must.Have(sketch.New[uint32](sketch.Rows, 3, 11))
 		each(func(b []byte) { f.Add(hash.Sum(7, b), 5) })
 		return f
 	}, func() codec { return new(sketch.Sketch[uint32]) }},
 	{"sketch of 64 bits", func() codec {
-		f := must(sketch.New[uint64](sketch.TwoLines, 2, 2))
+		f := must.Have(sketch.New[uint64](sketch.TwoLines, 2, 2))
 		each(func(b []byte) { f.Add(hash.Sum(7, b), 1<<40) })
 		return f
 	}, func() codec { return new(sketch.Sketch[uint64]) }},
 	{"stable", func() codec {
-		f := must(stable.New(stable.Params{Algorithm: stable.IBFMC, Cells: 101, Bits: 3, K: 4, P: 2}, rand.NewPCG(1, 1)))
+		f := must.Have(stable.New(stable.Params{Algorithm: stable.IBFMC, Cells: 101, Bits: 3, K: 4, P: 2}, rand.NewPCG(1, 1)))
 		each(func(b []byte) { f.Add(hash.Sum(7, b), 2) })
 		return f
 	}, func() codec { return new(stable.Filter) }},
 	{"attenuated", func() codec {
-		return attenuated.New(must(bloom.Standard(70, 2)), 7, 3)
+		return attenuated.New(must.Have(bloom.Standard(70, 2)), 7, 3)
 	}, func() codec { return new(attenuated.Filter) }},
 }
 
@@ -364,7 +358,7 @@ func TestKinds(t *testing.T) {
 func TestEncodings(t *testing.T) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
-			b := must(k.full().AppendBinary([]byte("before")))
+			b := must.Have(k.full().AppendBinary([]byte("before")))
 			b, ok := bytes.CutPrefix(b, []byte("before"))
 			if !ok {
 				t.Fatal("what was there before is lost")
@@ -373,7 +367,7 @@ func TestEncodings(t *testing.T) {
 			if err := d.UnmarshalBinary(b); err != nil {
 				t.Fatal(err)
 			}
-			if again := must(d.MarshalBinary()); !bytes.Equal(again, b) {
+			if again := must.Have(d.MarshalBinary()); !bytes.Equal(again, b) {
 				t.Fatalf("% x\nis encoded as\n% x", b, again)
 			}
 			for i := range b {
@@ -389,7 +383,7 @@ func TestEncodings(t *testing.T) {
 					}
 				}
 			}
-			if again := must(d.MarshalBinary()); !bytes.Equal(again, b) {
+			if again := must.Have(d.MarshalBinary()); !bytes.Equal(again, b) {
 				t.Error("what was refused has changed the receiver")
 			}
 			for _, other := range kinds {
@@ -406,7 +400,7 @@ func TestEncodings(t *testing.T) {
 func TestHostileEncodings(t *testing.T) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
-			b := must(k.full().AppendBinary(nil))
+			b := must.Have(k.full().AppendBinary(nil))
 			body := b[:len(b)-8]
 			for i := 5; i < min(40, len(body)); i++ {
 				for _, x := range []byte{0, 1, 0x7f, 0xff} {
@@ -429,7 +423,7 @@ func TestHostileEncodings(t *testing.T) {
 // Whatever is accepted is encoded to the same bytes.
 func FuzzUnmarshal(f *testing.F) {
 	for i, k := range kinds {
-		b := must(k.full().AppendBinary(nil))
+		b := must.Have(k.full().AppendBinary(nil))
 		f.Add(uint8(i), b[:len(b)-8])
 	}
 	f.Fuzz(func(t *testing.T, kind uint8, b []byte) {

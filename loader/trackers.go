@@ -61,6 +61,9 @@ func (c *Config) validateTrackers() error {
 		if t.Pairs != 0 && (t.Unexempt == 0 || t.Dropped != 0) {
 			return fmt.Errorf("tracker %d: a scan detector counts neither what is exempt nor dropped packets alone", i+1)
 		}
+		if t.ColdShift != 0 && (t.ColdShift < 64-16 || t.ColdShift > 64-6 || t.Dropped != 0) {
+			return fmt.Errorf("tracker %d: a cold filter of 2^%d counters: not of 2^6 to 2^16, or of dropped packets", i+1, 64-int(t.ColdShift))
+		}
 		if t.Lines%2 != 0 {
 			return fmt.Errorf("tracker %d: %d lines: not an even number", i+1, t.Lines)
 		}
@@ -92,7 +95,7 @@ type layout struct {
 func (c *Config) layTrackers() (l layout) {
 	for i, t := range c.Trackers {
 		t.First, t.FirstBucket, t.FirstPair = l.lines, l.buckets, l.pairs
-		l.lines += 1 + t.Lines // its head precedes its sketch
+		l.lines += 1 + t.Lines + coldLines(&t) // its head precedes them
 		l.buckets += t.Buckets
 		l.pairs += t.Pairs
 		at, _ := c.place(i)
@@ -101,9 +104,17 @@ func (c *Config) layTrackers() (l layout) {
 	return l
 }
 
+// coldLines returns the lines of a tracker's cold filter.
+func coldLines(t *Tracker) uint32 {
+	if t.ColdShift == 0 {
+		return 0
+	}
+	return 1 << (64 - t.ColdShift) / uint32(8*lineWords)
+}
+
 // trackerLayout is the version of how trackers count in their memory: a program
 // that counts differently must not continue there.
-const trackerLayout = "tags of 16 bits, two counters, one multilinear hash, steps"
+const trackerLayout = "tags of 16 bits, two counters, one multilinear hash, steps, a cold filter"
 
 // trackerIdentity identifies what may count in the same memory, 0 for no trackers.
 func (c *Config) trackerIdentity() uint64 {
@@ -283,7 +294,7 @@ func (t *Trackers) Bank(tracker, cpu, bank int) (lines, flows []uint64) {
 	place, _ := t.config.place(tracker)
 	l, at := &t.layout.trackers[place], cpu*banks+bank
 	line, bucket := at*int(t.layout.lines)+int(l.First), at*int(t.layout.buckets)+int(l.FirstBucket)
-	return t.lines[line*lineWords : (line+1+int(l.Lines))*lineWords],
+	return t.lines[line*lineWords : (line+1+int(l.Lines)+int(coldLines(l)))*lineWords],
 		t.flows[bucket*bucketWords : (bucket+int(l.Buckets))*bucketWords]
 }
 

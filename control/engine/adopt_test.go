@@ -20,6 +20,7 @@ import (
 	"weir/loader/netif"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/world"
 )
 
 // attached attaches a generation's program to one end of a wire.
@@ -100,11 +101,11 @@ func TestAdopt(t *testing.T) {
 }
 
 func testAdopt(t *testing.T, approximate Config) {
-	r := newRandom(t)
+	r := world.New(t)
 	contents := func(n int) *list.Set {
 		var keys []key.Key
 		for range n {
-			keys = append(keys, key.Source(r.prefix()), r.flow())
+			keys = append(keys, key.Source(r.Prefix()), r.Flow())
 		}
 		return list.SetOf(keys...)
 	}
@@ -154,7 +155,7 @@ func testAdopt(t *testing.T, approximate Config) {
 			t.Fatal(err)
 		}
 		for range 3000 {
-			p := r.tuple()
+			p := r.Tuple()
 			if listed := reference.Blocks(p); listed {
 				if _, found := g.Block.Match(p); !found {
 					t.Fatalf("round %d: %+v is listed, and not found", round, p)

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/filter/membership"
@@ -157,11 +155,11 @@ func TestChurnCost(t *testing.T) {
 	for i := range 10 {
 		from := i * changes / 2
 		delta := list.Delta{Remove: between(from, from+changes/2), Add: between(n+from, n+from+changes/2)}
-		began := busy(t)
+		began := timed.Process(t)
 		if _, err := g.Apply([]Change{{List: 1, Delta: delta}}); err != nil {
 			t.Fatal(err)
 		}
-		took = append(took, (busy(t) - began).Round(100*time.Microsecond))
+		took = append(took, (timed.Process(t) - began).Round(100*time.Microsecond))
 	}
 	slices.Sort(took)
 	t.Logf("%d changes keep a CPU busy for %v", changes, took)
@@ -170,15 +168,4 @@ func TestChurnCost(t *testing.T) {
 	if quick := took[2]; quick > 60*time.Millisecond {
 		t.Errorf("%d changes take %v, want 60 ms", changes, quick)
 	}
-}
-
-// busy returns the time that CPUs have worked for this process, which depends less than that of
-// a clock on what else the machine does.
-func busy(t *testing.T) time.Duration {
-	t.Helper()
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

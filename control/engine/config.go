@@ -12,10 +12,10 @@ func config(block, allow *membership.Layout, s *hash.Secret, c *Config, lists in
 	return loader.Config{
 		TrackerSeed:   loader.Seed(c.Seed),
 		Secret:        Secret(s),
-		Block:         KeySet(block),
+		Block:         keySet(block),
 		BlockClasses:  block.Classes,
 		Kept:          block.Mode == membership.Approximate && block.Lines > 0,
-		Allow:         KeySet(allow),
+		Allow:         keySet(allow),
 		Failsafe:      Failsafe(p),
 		FailsafeICMP:  FailsafeICMP(p),
 		DropMalformed: p.DropMalformed,

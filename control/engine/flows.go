@@ -116,7 +116,7 @@ func addFlowEdits(edits *[]edit, set *membership.Set, old, next, touched *flows)
 	var keys []key.Key
 	for _, k := range touched.merged(touched.book).keys {
 		stored, ok := old.levels.Stored[k.Shape]
-		if !ok || Expansion(k.Shape, stored) > maxExpansion {
+		if !ok || expansion(k.Shape, stored) > maxExpansion {
 			if slices.Equal(old.lists(k), next.lists(k)) {
 				continue // it was not there to be removed
 			}

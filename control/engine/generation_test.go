@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
@@ -17,65 +16,13 @@ import (
 	"weir/filter/quotient"
 	"weir/filter/verdict"
 	"weir/tests/long"
-	"weir/tests/seed"
+	"weir/tests/world"
 )
-
-type random struct{ *rand.Rand }
-
-func newRandom(t testing.TB) random {
-	t.Helper()
-	return random{seed.Secrets(t)}
-}
 
 // needsNext reports whether an error of Apply means that the next generation is to be
 // built.
 func needsNext(err error) bool {
 	return errors.Is(err, membership.ErrNoRoom) || errors.Is(err, membership.ErrFull)
-}
-
-// addr is one of a small world, in which entries and packets meet often, and
-// prefixes cover each other.
-func (r random) addr(v6 bool) netip.Addr {
-	if v6 {
-		return netip.AddrFrom16([16]byte{0: 0x20, 1: 1, 5: byte(r.IntN(4)), 7: byte(r.IntN(2)), 15: byte(r.IntN(64))})
-	}
-	return netip.AddrFrom4([4]byte{10, 0, byte(r.IntN(8)), byte(r.IntN(256))})
-}
-
-func (r random) prefix() netip.Prefix {
-	v6 := r.IntN(3) == 0
-	lengths := []int{22, 24, 24, 27, 28, 30, 31, 32, 32, 32, 32}
-	if v6 {
-		lengths = []int{48, 64, 122, 126, 127, 128, 128, 128}
-	}
-	return netip.PrefixFrom(r.addr(v6), lengths[r.IntN(len(lengths))]).Masked()
-}
-
-func (r random) tuple() key.Tuple {
-	v6 := r.IntN(3) == 0
-	t := key.Tuple{Src: r.addr(v6), Dst: r.addr(v6), Proto: []uint8{1, 6, 17}[r.IntN(3)]}
-	if t.HasPorts = t.Proto != 1; t.HasPorts {
-		t.SrcPort, t.DstPort = uint16(r.IntN(2)), uint16(r.IntN(3))
-	}
-	return t
-}
-
-// flow is an entry of one of a few shapes.
-func (r random) flow() key.Key {
-	t := r.tuple()
-	t.HasPorts = true
-	shapes := []key.Shape{
-		{SrcBits: 32, DstBits: 32, Fields: key.FieldProto | key.FieldDstPort},
-		{DstBits: 24, Fields: key.FieldDstPort}, {SrcBits: 28, DstBits: 28},
-	}
-	if t.Src.Is6() {
-		shapes = []key.Shape{
-			{SrcBits: 128, DstBits: 128, Fields: key.FieldV6 | key.FieldProto | key.FieldDstPort},
-			{SrcBits: 64, DstBits: 64, Fields: key.FieldV6 | key.FieldDstPort},
-		}
-	}
-	k, _ := shapes[r.IntN(len(shapes))].Of(t)
-	return k
 }
 
 // oracle holds entries as they were given, and asks them one by one.
@@ -134,14 +81,14 @@ func delta(n uint16, add, remove []key.Key) Change {
 // check compares a generation with the oracle and with one that is built anew,
 // packet by packet. attributed: also the list that a match is attributed to,
 // which depends on the levels where entries of both sides match.
-func (o *oracle) check(t *testing.T, g *Generation, r random, attributed bool) {
+func (o *oracle) check(t *testing.T, g *Generation, r world.Random, attributed bool) {
 	t.Helper()
 	fresh, err := Reference(o.rules(), Config{Policy: g.Policy, Mode: g.Block.Mode})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 1500 {
-		tuple := r.tuple()
+		tuple := r.Tuple()
 		frame := packet.Frame(tuple)
 		got, want := g.Decide(frame), fresh.Decide(frame)
 		blocked, allowed := o.matches(tuple, false), o.matches(tuple, true)
@@ -183,7 +130,7 @@ func TestApplyAgainstOracle(t *testing.T) {
 		{"approximate", membership.Approximate, [4]Direction{Source, Destination, Both, Both}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRandom(t)
+			r := world.New(t)
 			for range long.Or(1, 4) {
 				testApplyAgainstOracle(t, c.mode, c.directions, r)
 			}
@@ -191,7 +138,7 @@ func TestApplyAgainstOracle(t *testing.T) {
 	}
 }
 
-func testApplyAgainstOracle(t *testing.T, mode membership.Mode, directions [4]Direction, r random) {
+func testApplyAgainstOracle(t *testing.T, mode membership.Mode, directions [4]Direction, r world.Random) {
 	lists := []List{{Name: "a"}, {Name: "b"}, {Name: "c"}, {Name: "allow", Allow: true}}
 	for i, d := range directions {
 		lists[i].Direction = d
@@ -201,9 +148,9 @@ func testApplyAgainstOracle(t *testing.T, mode membership.Mode, directions [4]Di
 	// draw returns the keys of an entry.
 	draw := func(l int) []key.Key {
 		if r.IntN(4) == 0 && !sources {
-			return []key.Key{r.flow()}
+			return []key.Key{r.Flow()}
 		}
-		return lists[l].Keys(r.prefix())
+		return lists[l].Keys(r.Prefix())
 	}
 	for range 400 {
 		l := r.IntN(len(lists))
@@ -589,15 +536,15 @@ func TestApplyNoRoom(t *testing.T) {
 // it covers.
 func TestExpansionAgainstOracle(t *testing.T) {
 	long.Seconds(t)
-	r := newRandom(t)
+	r := world.New(t)
 	for range 30 {
 		o := newOracle([]List{{Name: "a"}, {Name: "b"}})
 		// Many of one length, so that the rare ones are expanded.
 		for range 1000 {
-			o.entries[0][key.Source(netip.PrefixFrom(r.addr(false), 32))] = true
+			o.entries[0][key.Source(netip.PrefixFrom(r.Addr(false), 32))] = true
 		}
 		for range 20 {
-			o.entries[r.IntN(2)][key.Source(r.prefix())] = true
+			o.entries[r.IntN(2)][key.Source(r.Prefix())] = true
 		}
 		g, err := Reference(o.rules(), Config{})
 		if err != nil {
@@ -610,12 +557,12 @@ func TestExpansionAgainstOracle(t *testing.T) {
 	}
 }
 
-// manyShapes are flows of n combinations of prefix lengths that are stored as
+// someShapes are flows of n combinations of prefix lengths that are stored as
 // flows of fewer.
-func (r random) manyShapes(n int) []key.Key {
+func someShapes(r world.Random, n int) []key.Key {
 	var keys []key.Key
 	for i := range n {
-		t := r.tuple()
+		t := r.Tuple()
 		t.HasPorts = true
 		s := key.Shape{Fields: key.FieldDstPort, SrcBits: uint8(24 + i%8), DstBits: uint8(22 + i/8)}
 		if t.Src.Is6() {
@@ -630,12 +577,12 @@ func (r random) manyShapes(n int) []key.Key {
 // Flows of more shapes than a set can have are stored at fewer, and match just what
 // they did, also after changes in place.
 func TestManyShapesAgainstOracle(t *testing.T) {
-	r := newRandom(t)
+	r := world.New(t)
 	inPlace := 0
 	for round := 0; round < 5 || inPlace == 0 && round < 100; round++ {
 		o := newOracle([]List{{Name: "a"}, {Name: "b"}, {Name: "allow", Allow: true}})
 		for n := range o.lists {
-			for _, k := range slices.Concat(r.manyShapes(80), r.manyShapes(80), r.manyShapes(80)) {
+			for _, k := range slices.Concat(someShapes(r, 80), someShapes(r, 80), someShapes(r, 80)) {
 				o.entries[n][k] = true
 			}
 		}
@@ -649,7 +596,7 @@ func TestManyShapesAgainstOracle(t *testing.T) {
 		o.check(t, g, r, false)
 		for range 10 {
 			n := r.IntN(len(o.lists))
-			fresh := r.manyShapes(80)
+			fresh := someShapes(r, 80)
 			var old []key.Key
 			for k := range o.entries[n] {
 				if old = append(old, k); len(old) == 100 {

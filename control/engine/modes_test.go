@@ -20,6 +20,7 @@ import (
 	"weir/filter/packet"
 	"weir/loader"
 	"weir/tests/long"
+	"weir/tests/must"
 )
 
 // kindOfEntry makes random entries of a kind, and packets that they match.
@@ -214,10 +215,7 @@ func TestLargestApproximate(t *testing.T) {
 // available returns the memory that this machine can still give.
 func available(t *testing.T) (bytes int) {
 	t.Helper()
-	text, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Read(t, "/proc/meminfo")
 	_, after, _ := strings.Cut(string(text), "MemAvailable:")
 	if _, err := fmt.Sscan(after, &bytes); err != nil {
 		t.Fatal(err)

@@ -17,8 +17,8 @@ func Secret(s *hash.Secret) loader.Secret {
 	return loader.Secret{Pairs: s.Pairs, Offsets: s.Offsets}
 }
 
-// KeySet returns the geometry of a set as the program has it.
-func KeySet(l *membership.Layout) loader.KeySet {
+// keySet returns the geometry of a set as the program has it.
+func keySet(l *membership.Layout) loader.KeySet {
 	k := loader.KeySet{
 		Lines: l.Lines, First: uint32(l.First), Rest: uint32(l.Rest), Buckets: l.Buckets,
 		Marks6Lines: l.Mark6Lines, HotBuckets: l.HotBuckets,

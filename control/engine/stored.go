@@ -75,15 +75,15 @@ func joint(a, b key.Shape) key.Shape {
 // growth returns by how many n flows of a shape grow when they are stored at
 // another, at most a number that is too many and can be added up.
 func growth(n int, s, stored key.Shape) int {
-	bits := Expansion(s, stored)
+	bits := expansion(s, stored)
 	if bits > 30 || n > 1<<30>>bits {
 		return 1 << 31
 	}
 	return n<<bits - n
 }
 
-// Expansion returns, in bits, how many keys of a stored shape one of s becomes.
-func Expansion(s, stored key.Shape) int {
+// expansion returns, in bits, how many keys of a stored shape one of s becomes.
+func expansion(s, stored key.Shape) int {
 	return int(stored.SrcBits-s.SrcBits) + int(stored.DstBits-s.DstBits)
 }
 

@@ -52,6 +52,22 @@ func Covers(o, t netif.Target) bool {
 	return o.Covers(t)
 }
 
+// At has a value that weir.yaml sets at an interface, or at a glob.
+type At[T any] struct {
+	netif.Target
+	Is T
+}
+
+// Find returns the value of the first that covers an interface, the zero value where none does.
+func Find[T any](all []At[T], t netif.Target) (is T) {
+	for _, at := range all {
+		if Covers(at.Target, t) {
+			return at.Is
+		}
+	}
+	return is
+}
+
 // Scope identifies a network namespace in the keys of programs.
 func Scope(netns string) uint64 {
 	h := fnv.New64a()

@@ -16,11 +16,9 @@ import (
 	"weir/control/stage/connections"
 	"weir/control/stage/digest"
 	"weir/control/stage/first"
-	"weir/control/stage/inner"
 	"weir/control/stage/loop"
 	"weir/control/stage/multicast"
 	"weir/control/stage/police"
-	"weir/control/stage/reject"
 	"weir/control/stage/sampler"
 	"weir/control/stage/syncookies"
 	"weir/control/stage/tracker"
@@ -36,7 +34,7 @@ type Sections struct {
 	Loop loop.Spec `yaml:"loop,omitempty"`
 
 	// Match the headers that GRE, IP in IP, VXLAN and GTP-U carry with the lists, too.
-	Inner inner.Spec `yaml:"inner"`
+	Inner Inner `yaml:"inner"`
 
 	// What becomes of replies to connections that this host opens: pass or drop (the
 	// default), or a mapping.
@@ -208,7 +206,7 @@ type AtInterface struct {
 // CheckStages adds what is wrong with the keys of an interface, whose outgoing packets are
 // filtered or not, beside other sections.
 func (s *AtInterface) CheckStages(errs *quantity.FieldErrors, path string, outgoing bool, beside *Sections) {
-	errs.Add(path+".reject", reject.Check(s.Reject, outgoing))
+	errs.Add(path+".reject", checkReject(s.Reject, outgoing))
 	errs.Add(path+".police", s.Police.Check().Err())
 	errs.Add(path+".syncookies", s.SYNCookies.Check(beside.Loop.On()))
 }
@@ -292,19 +290,19 @@ func New(s *Sections, trackers TrackerSections, interfaces []Interface, by Limit
 		t.netns = interfaces[0].Netns
 	}
 	policed, any := new(police.Part), false
-	var rejecting reject.Part
+	var rejecting Reject
 	for _, i := range interfaces {
-		t.cookies.Interfaces = append(t.cookies.Interfaces, syncookies.Interface{Target: i.Target, Mode: i.SYNCookies})
+		t.cookies.Interfaces = append(t.cookies.Interfaces, stage.At[SYNCookies]{Target: i.Target, Is: i.SYNCookies})
 		if i.Reject {
 			rejecting.Interfaces = append(rejecting.Interfaces, netif.Target{Netns: i.Netns, Iface: i.Iface, Out: true})
 		}
 		l := i.Police.Limits()
-		policed.Interfaces, any = append(policed.Interfaces, police.Interface{Target: i.Target, Limits: l}), any || l != nil
+		policed.Interfaces, any = append(policed.Interfaces, stage.At[*police.Limits]{Target: i.Target, Is: l}), any || l != nil
 	}
 	if any {
 		t.police, t.parts = policed, append(t.parts, policed)
 	}
-	if slices.ContainsFunc(t.cookies.Interfaces, func(i syncookies.Interface) bool { return i.On() }) {
+	if slices.ContainsFunc(t.cookies.Interfaces, func(i stage.At[SYNCookies]) bool { return i.Is.On() }) {
 		t.parts = append(t.parts, &t.cookies)
 	}
 	if len(rejecting.Interfaces) > 0 {
@@ -347,7 +345,7 @@ func (t *Table) General(at netif.Target) (why []string) {
 // About describes the stages of a program, beside it in the kernel.
 type About struct {
 	Loop       *loop.About                  `json:"loop,omitempty"`       // nil: loops are not looked for
-	Inner      inner.About                  `json:"inner,omitempty"`      // headers in tunnels are matched
+	Inner      InnerAbout                   `json:"inner,omitempty"`      // headers in tunnels are matched
 	Replies    *connections.RepliesAbout    `json:"replies,omitempty"`    // nil: they are matched like other packets
 	Collateral *connections.CollateralAbout `json:"collateral,omitempty"` // nil: it is not recorded
 	Police     *police.About                `json:"police,omitempty"`     // nil: the interface is not policed
@@ -358,7 +356,7 @@ type About struct {
 
 // About returns what the stages say of an interface's program.
 func (t *Table) About(at netif.Target) About {
-	a := About{Inner: inner.About(t.Inner), Replies: t.Replies.About(), Collateral: t.Collateral.About(), FirstSeen: t.FirstSeen.About(at)}
+	a := About{Inner: InnerAbout(t.Inner), Replies: t.Replies.About(), Collateral: t.Collateral.About(), FirstSeen: t.FirstSeen.About(at)}
 	if !at.Out {
 		a.Loop = t.loop
 	}
@@ -383,7 +381,7 @@ type State struct {
 	// Loops are packets by what became of their loop filter.
 	Loops loop.State `json:"loop_packets,omitempty"`
 	// Tunnels are the headers in tunnels by what carries them, nil where they are not matched.
-	Tunnels      inner.State       `json:"tunnels,omitempty"`
+	Tunnels      Tunnels           `json:"tunnels,omitempty"`
 	Policed      *police.State     `json:"policed,omitempty"`       // nil: it is not policed
 	NewFlows     *first.State      `json:"new_flows,omitempty"`     // nil: new flows are not looked for
 	AnsweredSYNs *syncookies.State `json:"answered_syns,omitempty"` // nil: no SYN is answered
@@ -395,7 +393,7 @@ func (a *About) State(at netif.Target, s *loader.Stats) State {
 }
 
 // Families are the metrics of stages.
-var Families = slices.Concat(loop.Families, inner.Families, police.Families, first.Families, syncookies.Families, digest.Families, multicast.Families, tracker.Families)
+var Families = slices.Concat(loop.Families, innerFamilies, police.Families, first.Families, syncookies.Families, digest.Families, multicast.Families, tracker.Families)
 
 // Counted returns what stages have counted on an interface, as a program's memory has it.
 // Its values begin anew with other memory.

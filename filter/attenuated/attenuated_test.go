@@ -9,18 +9,12 @@ import (
 	"weir/filter/bloom"
 	"weir/filter/hash"
 	"weir/filter/internal/trial"
+	"weir/tests/must"
 )
 
 const seed = 20020623
 
-func standard(m uint32, k int) bloom.Geometry { return must(bloom.Standard(m, k)) }
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
+func standard(m uint32, k int) bloom.Geometry { return must.Have(bloom.Standard(m, k)) }
 
 func newRand(t testing.TB) *rand.Rand {
 	t.Logf("seed %d", seed)

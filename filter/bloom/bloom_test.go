@@ -12,6 +12,7 @@ import (
 	"weir/filter/bloom"
 	"weir/filter/hash"
 	"weir/filter/internal/trial"
+	"weir/tests/must"
 )
 
 const seed = 20040413
@@ -28,15 +29,8 @@ var geometries = []bloom.Geometry{
 	partitioned(5, 5), partitioned(1000, 7), partitioned(1<<16, 8),
 }
 
-func standard(m uint32, k int) bloom.Geometry    { return must(bloom.Standard(m, k)) }
-func partitioned(m uint32, k int) bloom.Geometry { return must(bloom.Partitioned(m, k)) }
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
+func standard(m uint32, k int) bloom.Geometry    { return must.Have(bloom.Standard(m, k)) }
+func partitioned(m uint32, k int) bloom.Geometry { return must.Have(bloom.Partitioned(m, k)) }
 
 func name(g bloom.Geometry) string {
 	kind := "standard"
@@ -336,8 +330,8 @@ func TestEstimates(t *testing.T) {
 			}
 			check("|S1|", a.Cardinality(), n1, n1)
 			check("|S2|", b.Cardinality(), n2, n2)
-			check("|S1 ∩ S2|", must(a.IntersectionSize(b)), common, n1+n2-common)
-			check("|S1 ∩ S2| of known sizes", must(a.IntersectionSizeOf(b, n1, n2)), common, n1+n2-common)
+			check("|S1 ∩ S2|", must.Have(a.IntersectionSize(b)), common, n1+n2-common)
+			check("|S1 ∩ S2| of known sizes", must.Have(a.IntersectionSizeOf(b, n1, n2)), common, n1+n2-common)
 
 			// The formula as the paper writes it.
 			z1, z2 := float64(g.M()-a.Ones()), float64(g.M()-b.Ones())
@@ -348,7 +342,7 @@ func TestEstimates(t *testing.T) {
 			z12 := float64(g.M() - inner.Ones())
 			m, q := float64(g.M()), g.ZeroFraction(1)
 			paper := -math.Log(m*(z1+z2-z12)/(z1*z2)) / math.Log(q)
-			if got := must(a.IntersectionSize(b)); math.Abs(got-paper) > 1e-6*paper {
+			if got := must.Have(a.IntersectionSize(b)); math.Abs(got-paper) > 1e-6*paper {
 				t.Errorf("estimate %v, paper's formula %v", got, paper)
 			}
 		})
@@ -364,13 +358,13 @@ func TestEstimatesAtTheEdges(t *testing.T) {
 	if c := full.Cardinality(); !math.IsInf(c, 1) || full.FillRatio() != 1 {
 		t.Errorf("the full filter has cardinality %v", c)
 	}
-	if n := must(empty.IntersectionSize(empty)); n != 0 {
+	if n := must.Have(empty.IntersectionSize(empty)); n != 0 {
 		t.Errorf("empty sets have %v in common", n)
 	}
-	if n := must(empty.IntersectionSize(full)); !math.IsInf(n, 1) {
+	if n := must.Have(empty.IntersectionSize(full)); !math.IsInf(n, 1) {
 		t.Errorf("with a full filter the estimate is %v", n)
 	}
-	if n := must(full.IntersectionSizeOf(full, 5, 3)); n != 0 && n != 3 {
+	if n := must.Have(full.IntersectionSizeOf(full, 5, 3)); n != 0 && n != 3 {
 		t.Errorf("estimate %v is outside of 0…3", n)
 	}
 }
@@ -378,12 +372,12 @@ func TestEstimatesAtTheEdges(t *testing.T) {
 func TestEncoding(t *testing.T) {
 	for _, g := range geometries {
 		f := fill(g, 20, newRand(t))
-		b := must(f.MarshalBinary())
+		b := must.Have(f.MarshalBinary())
 		var d bloom.Filter
 		if err := d.UnmarshalBinary(b); err != nil || !d.Equal(f) {
 			t.Errorf("%s: decoded filter differs, %v", name(g), err)
 		}
-		appended := must(f.AppendBinary([]byte("head")))
+		appended := must.Have(f.AppendBinary([]byte("head")))
 		if string(appended) != "head"+string(b) {
 			t.Errorf("%s: AppendBinary and MarshalBinary differ", name(g))
 		}
@@ -404,7 +398,7 @@ func malformed() map[string][]byte {
 	mutate := func(g bloom.Geometry, change func(b []byte) []byte) []byte {
 		f := bloom.New(g, seed)
 		f.AddHash(1)
-		return change(must(f.MarshalBinary()))
+		return change(must.Have(f.MarshalBinary()))
 	}
 	set := func(offset int, v byte) func([]byte) []byte {
 		return func(b []byte) []byte { b[offset] = v; return sealed(b) }
@@ -456,7 +450,7 @@ func FuzzUnmarshal(f *testing.F) {
 		f.Add(b)
 	}
 	for _, g := range geometries[:3] {
-		f.Add(must(bloom.New(g, seed).MarshalBinary()))
+		f.Add(must.Have(bloom.New(g, seed).MarshalBinary()))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, b := range [][]byte{b, sealed(b)} {
@@ -468,7 +462,7 @@ func FuzzUnmarshal(f *testing.F) {
 				}
 				continue
 			}
-			if again := must(d.MarshalBinary()); string(again) != string(b) {
+			if again := must.Have(d.MarshalBinary()); string(again) != string(b) {
 				t.Fatalf("%x decodes, but encodes again as %x", b, again)
 			}
 			h := hash.Sum(seed, b)

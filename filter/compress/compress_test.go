@@ -11,19 +11,13 @@ import (
 	"weir/filter/bloom"
 	"weir/filter/hash"
 	"weir/filter/internal/trial"
+	"weir/tests/must"
 )
 
 const seed = 20021010
 
-func standard(m uint32, k int) bloom.Geometry    { return must(bloom.Standard(m, k)) }
-func partitioned(m uint32, k int) bloom.Geometry { return must(bloom.Partitioned(m, k)) }
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
+func standard(m uint32, k int) bloom.Geometry    { return must.Have(bloom.Standard(m, k)) }
+func partitioned(m uint32, k int) bloom.Geometry { return must.Have(bloom.Partitioned(m, k)) }
 
 func newRand(t testing.TB) *rand.Rand {
 	t.Logf("seed %d", seed)
@@ -78,7 +72,7 @@ func TestTable1(t *testing.T) {
 				t.Errorf("size %.5f bits per element, want %.5f", bits, z)
 			}
 
-			received := must(Decode(sent, g.M()))
+			received := must.Have(Decode(sent, g.M()))
 			hits, trials := 0, trial.Count(rate, 0.1)
 			for range trials {
 				if received.ContainsHash(rng.Uint64()) {
@@ -100,7 +94,7 @@ func TestOptimal(t *testing.T) {
 		k          int
 	}{{16, 11}, {28, 4}, {48, 3}} {
 		maxM := c.perElement * n
-		p := must(Optimal(n, sent, maxM))
+		p := must.Have(Optimal(n, sent, maxM))
 		t.Logf("at most %dn bits: m/n = %.3f, k = %d, sent/n = %.4f, rate %.5g",
 			c.perElement, float64(p.Geometry.M())/n, p.Geometry.K(), p.Sent/n, p.Rate)
 		if p.Geometry.K() != c.k || p.Geometry.M() > maxM || p.Sent > sent {
@@ -121,12 +115,12 @@ func TestOptimal(t *testing.T) {
 	}
 	// Dense filters, which are equally good, are not considered.
 	for memory := uint32(2); memory < 20; memory++ {
-		if g := must(Optimal(n, 2*n, memory*n)).Geometry; g.K() > bloom.OptimalK(g.M(), n) {
+		if g := must.Have(Optimal(n, 2*n, memory*n)).Geometry; g.K() > bloom.OptimalK(g.M(), n) {
 			t.Errorf("the plan for 2 of %d bits is the dense filter m = %d, k = %d", memory, g.M(), g.K())
 		}
 	}
 	// With unlimited memory, one hash function is best.
-	if p := must(Optimal(n, sent, math.MaxUint32)); p.Geometry.K() != 1 || p.Rate > 1e-4 {
+	if p := must.Have(Optimal(n, sent, math.MaxUint32)); p.Geometry.K() != 1 || p.Rate > 1e-4 {
 		t.Errorf("without a limit the plan is %+v", p)
 	}
 	for _, err := range []error{
@@ -374,7 +368,7 @@ func BenchmarkFilter(b *testing.B) {
 		b.Run(name+"decode", func(b *testing.B) {
 			b.SetBytes(int64(f.M()) / 8)
 			for b.Loop() {
-				must(Decode(sent, f.M()))
+				must.Have(Decode(sent, f.M()))
 			}
 		})
 	}

@@ -13,20 +13,14 @@ import (
 	"weir/filter/bloom"
 	"weir/filter/hash"
 	"weir/filter/internal/trial"
+	"weir/tests/must"
 	"weir/tests/timed"
 )
 
 const seed = 20000601
 
-func standard(m uint32, k int) bloom.Geometry    { return must(bloom.Standard(m, k)) }
-func partitioned(m uint32, k int) bloom.Geometry { return must(bloom.Partitioned(m, k)) }
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
+func standard(m uint32, k int) bloom.Geometry    { return must.Have(bloom.Standard(m, k)) }
+func partitioned(m uint32, k int) bloom.Geometry { return must.Have(bloom.Partitioned(m, k)) }
 
 func newRand(t testing.TB) *rand.Rand {
 	t.Logf("seed %d", seed)
@@ -326,7 +320,7 @@ func TestBytesAreHashedWithSeed(t *testing.T) {
 func TestTakesAtMostTwice(t *testing.T) {
 	timed.Alone(t)
 	const n, piece, rounds = 1_000_000, 20_000, 5
-	g := must(bloom.For(n, 0.0082)) // 10 bits an element, 7 hash functions
+	g := must.Have(bloom.For(n, 0.0082)) // 10 bits an element, 7 hash functions
 	standard, f := bloom.New(g, seed), New(g, seed)
 	present, absent := make([]uint64, n), make([]uint64, n)
 	for i := range uint64(n) {

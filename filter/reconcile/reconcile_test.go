@@ -15,20 +15,14 @@ import (
 	"weir/filter/bloom"
 	"weir/filter/hash"
 	"weir/filter/internal/trial"
+	"weir/tests/must"
 )
 
 const seed = 20020819
 
 var start = time.Date(2002, 8, 19, 0, 0, 0, 0, time.UTC)
 
-func standard(m uint32, k int) bloom.Geometry { return must(bloom.Standard(m, k)) }
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
+func standard(m uint32, k int) bloom.Geometry { return must.Have(bloom.Standard(m, k)) }
 
 // numbers returns the set of the decimal numbers from…to−1.
 func numbers(from, to int) iter.Seq[[]byte] {

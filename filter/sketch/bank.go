@@ -23,6 +23,11 @@ import (
 // overestimated, by less than the limit if the flow entered as soon as it
 // reached it.
 //
+// Before both there may be a cold filter, a first stage of small counters (Zhou et al., Cold
+// Filter, SIGMOD 2018, section 3): a packet whose flow's counter there stays within a few steps
+// raises nothing else. All packets of a flow raise its counter, so that no more of them than it
+// shows are in the cold filter alone, and the estimate is the sum of both stages.
+//
 // A flow with at least the limit when one of its packets arrives stays in the
 // memory unless a larger one replaces it. A replaced flow continues in the
 // sketch, as does a flow whose bucket contains only larger ones; Denied counts
@@ -34,6 +39,7 @@ type Bank struct {
 	Tracker
 	head    *head
 	sketch  *Sketch[uint32]
+	cold    []uint8 // nil: no cold filter
 	buckets []bucket
 }
 
@@ -42,7 +48,9 @@ type head struct {
 	packets, bytes uint64        // total counted
 	denied         uint64        // packets for which a flow at the limit had no room in the memory
 	admit          uint64        // the limit's floor, in units
-	share          uint64        // the limit as a fraction of the units counted so far, times 2³²; at most 2³¹
+	share          uint32        // the limit as a fraction of the units counted so far, times 2³²; at most 2³¹
+	skip           uint16        // steps of a flow that the cold filter counts
+	most           uint16        // the largest number that skip can have
 	spare          uint64        // a lower limit while there is room to spare, in units
 	began          atomic.Uint64 // see Begin; 0: unknown
 	step           uint64        // see SetStep: its power of 2 plus 1; 0: none
@@ -102,7 +110,7 @@ func NewBank(t Tracker, lines, flows []uint64) (*Bank, error) {
 		return nil, fmt.Errorf("sketch: memory of %d and %d words for %d lines and %d buckets, want %d and %d",
 			len(lines), len(flows), t.Lines, t.Buckets, t.LineWords(), t.FlowWords())
 	}
-	counters := unsafe.Slice((*uint32)(unsafe.Pointer(&lines[lineWords])), 2*(len(lines)-lineWords))
+	counters := unsafe.Slice((*uint32)(unsafe.Pointer(&lines[lineWords])), 2*int(t.Lines)*lineWords)
 	s, err := Over(TwoLines, sketchRows, counters)
 	if err != nil {
 		return nil, err
@@ -111,8 +119,72 @@ func NewBank(t Tracker, lines, flows []uint64) (*Bank, error) {
 		Tracker: t,
 		head:    (*head)(unsafe.Pointer(&lines[0])),
 		sketch:  s,
+		cold:    unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(lines[(1+int(t.Lines))*lineWords:]))), int(t.Cold)*lineBytes),
 		buckets: unsafe.Slice((*bucket)(unsafe.Pointer(&flows[0])), t.Buckets),
 	}, nil
+}
+
+// coldFull is a counter of the cold filter that nothing may raise: one of its flows is in the
+// memory, or was.
+const coldFull = 255
+
+// coldStep is the size of a step of the cold filter in the unit, as a power of 2.
+func (b *Bank) coldStep() int {
+	if b.Unit == Bytes {
+		return 9
+	}
+	return 0
+}
+
+// coldAt returns the counter of a key in the cold filter, nil if there is none.
+func (b *Bank) coldAt(k key.Key) *uint8 {
+	if len(b.cold) == 0 {
+		return nil
+	}
+	return &b.cold[b.coldIndex(k)]
+}
+
+// coldIndex hashes the 32-bit words of the key, but for the first where it is the same for all
+// of a family, by a multilinear hash (Thorup, High Speed Hashing for Integers and Strings,
+// section 3.5). What an attacker could gain by collisions is that packets take longer.
+func (b *Bank) coldIndex(k key.Key) uint64 {
+	var buf [key.MaxLen]byte
+	n := len(k.Append(buf[:0]))
+	var z uint64
+	for i := range (n + 3) / 4 {
+		if i > 0 || b.V4.Tuple() {
+			z += uint64(binary.LittleEndian.Uint32(buf[4*i:])) * b.Secret.Pairs[i/2][i%2]
+		}
+	}
+	return z >> b.ColdShift()
+}
+
+// coldUnits returns the units that a flow with this counter, which may be nil, may have in the cold
+// filter.
+func (b *Bank) coldUnits(counter *uint8) uint32 {
+	if counter == nil {
+		return 0
+	}
+	return uint32(min(uint16(*counter), b.head.most)) << b.coldStep()
+}
+
+// countCold counts a packet in the cold filter, and reports false if its flow has had enough there.
+func (b *Bank) countCold(counter *uint8, length uint64) bool {
+	n := uint64(1)
+	if b.Unit == Bytes {
+		n = (length + 1<<b.coldStep() - 1) >> b.coldStep()
+	}
+	after := uint64(*counter) + n
+	if after > uint64(b.head.skip) {
+		return false
+	}
+	*counter = uint8(after)
+	return true
+}
+
+// cool sets the steps that the cold filter counts: a quarter of the limit's floor, and of spare.
+func (b *Bank) cool() {
+	b.head.skip = uint16(min(min(b.head.spare, b.head.admit)>>(2+b.coldStep()), uint64(b.head.most)))
 }
 
 // Count counts one packet of the given length in bytes.
@@ -138,14 +210,19 @@ func (b *Bank) count(flow Flow, length uint64) (passed uint64) {
 	h := flow.Hash
 	b.head.packets++
 	b.head.bytes += length
+	counter := b.coldAt(flow.Key)
+	if counter != nil && b.countCold(counter, length) {
+		return 0
+	}
 	in, slot, found := b.search(h)
 	if !found {
+		cold := b.coldUnits(counter)
 		var buf [MaxRows]int
 		at := b.sketch.at(h, &buf)
-		before := b.sketch.least(at)
+		before := plus(b.sketch.least(at), uint64(cold))
 		after, limit := plus(before, b.Unit.of(1, length)), b.limit()
 		if uint64(after) < min(limit, b.head.spare) {
-			b.sketch.raise(at, after)
+			b.sketch.raise(at, after-cold)
 			return 0
 		}
 		if slot == slots {
@@ -156,15 +233,19 @@ func (b *Bank) count(flow Flow, length uint64) (passed uint64) {
 			}
 			if b.head.spare < maxLimit {
 				b.head.spare += b.head.spare>>6 + 1
+				b.cool()
 			}
 			if slot == slots {
-				b.sketch.raise(at, after)
+				b.sketch.raise(at, after-cold)
 				return 0
 			}
 		}
 		// The packet with which a flow enters the memory is counted there only:
 		// the shared sketch need not rise for it.
 		b.insert(in, slot, flow, before)
+		if counter != nil {
+			*counter = coldFull
+		}
 	}
 	f := &in.flows[slot]
 	f.packets++
@@ -188,7 +269,7 @@ func (b *Bank) Limit() uint64 { return b.limit() }
 // beyond 64 bits, from 2 TB in an interval on, wraps to a lower limit, which is
 // safe.
 func (b *Bank) limit() uint64 {
-	return min(max(b.head.admit, (b.Total()>>8)*b.head.share>>24), maxLimit)
+	return min(max(b.head.admit, (b.Total()>>8)*uint64(b.head.share)>>24), maxLimit)
 }
 
 // search returns the slot of the flow with hash h or, if it has none, the slot
@@ -271,14 +352,25 @@ func (b *Bank) insert(in *bucket, slot int, flow Flow, before uint32) {
 func (b *Bank) Admit(floor uint64, share float64) {
 	atomic.StoreUint64(&b.head.spare, maxLimit)
 	atomic.StoreUint64(&b.head.admit, floor)
-	atomic.StoreUint64(&b.head.share, uint64(math.Ldexp(min(max(share, 0), 0.5), 32)))
+	atomic.StoreUint32(&b.head.share, uint32(math.Ldexp(min(max(share, 0), 0.5), 32)))
+	if len(b.cold) > 0 {
+		most := uint16(min(floor>>(2+b.coldStep()), coldFull-1))
+		if b.Packets() > 0 {
+			most = max(most, b.head.most) // so much of a flow may be in the cold filter
+		}
+		b.head.most = most
+	}
+	b.cool()
 }
 
 // SetSpare lets flows enter the memory from this many units on, if that is below
 // the limit, while the memory has room to spare: each flow that finds its bucket
 // full raises the number by 1/64. However low it was, a few hundred of them make it
 // too high for more to come, so that the work is bounded.
-func (b *Bank) SetSpare(units uint64) { atomic.StoreUint64(&b.head.spare, min(units, maxLimit)) }
+func (b *Bank) SetSpare(units uint64) {
+	atomic.StoreUint64(&b.head.spare, min(units, maxLimit))
+	b.cool()
+}
 
 // Spare returns what [Bank.SetSpare] has set, raised by what found no room.
 func (b *Bank) Spare() uint64 { return atomic.LoadUint64(&b.head.spare) }
@@ -366,19 +458,19 @@ func (b *Bank) read(in *bucket, slot int) (Flow, bool) {
 	return f, in.hash(slot) == h
 }
 
-// Estimate returns the number of units of the flow with hash h. It is never too
+// Estimate returns the number of units of a flow, by its Key and Hash. It is never too
 // small, except for a flow that was denied 2³²−1 units or more.
-func (b *Bank) Estimate(h uint64) uint64 {
+func (b *Bank) Estimate(flow Flow) uint64 {
 	// In this order: a flow is added to the sketch before it leaves the memory.
-	if f, ok := b.Lookup(h); ok {
+	if f, ok := b.Lookup(flow.Hash); ok {
 		return f.Estimate(b.Unit)
 	}
 	var buf [MaxRows]int
 	least := uint32(math.MaxUint32)
-	for _, i := range b.sketch.at(h, &buf) {
+	for _, i := range b.sketch.at(flow.Hash, &buf) {
 		least = min(least, atomic.LoadUint32(&b.sketch.counters[i]))
 	}
-	return uint64(least)
+	return uint64(least) + uint64(b.coldUnits(b.coldAt(flow.Key)))
 }
 
 // Keep enters a flow, with a count of zero, into a bank that contains only kept
@@ -390,13 +482,19 @@ func (b *Bank) Keep(f Flow) bool {
 		b.insert(in, slot, f, 0)
 		found = true
 	}
+	if c := b.coldAt(f.Key); found && c != nil {
+		*c = coldFull
+	}
 	return found
 }
 
 // Reset empties the bank for the next interval. The settings of Admit, SetSpare and SetStep
 // stay.
 func (b *Bank) Reset() {
-	*b.head = head{admit: b.head.admit, share: b.head.share, spare: b.head.spare, step: b.head.step}
+	*b.head = head{
+		admit: b.head.admit, share: b.head.share, skip: b.head.skip, most: b.head.most, spare: b.head.spare, step: b.head.step,
+	}
 	b.sketch.Reset()
+	clear(b.cold)
 	clear(b.buckets)
 }

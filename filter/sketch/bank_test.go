@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -39,6 +40,8 @@ type model struct {
 	Tracker
 	head     [8]uint64
 	counters []uint32
+	cold     []uint8
+	most     uint64 // steps of a flow in the cold filter
 	flows    []uint64
 }
 
@@ -52,6 +55,19 @@ func (m *model) count(k key.Key, length uint64) {
 		n, total = length, m.head[1]
 	}
 
+	cold, counter, step := uint64(0), new(uint8), uint64(1)
+	if m.Unit == Bytes {
+		step = 512
+	}
+	if len(m.cold) > 0 {
+		counter = &m.cold[m.coldIndex(k)]
+		after := uint64(*counter) + (n+step-1)/step
+		if after <= m.skip() {
+			*counter = uint8(after)
+			return
+		}
+		cold = min(uint64(*counter), m.most) * step
+	}
 	b := m.flows[bucket*hash.Reduce(h, m.Buckets):][:bucket]
 	if slot(b, h) < 0 && slot(b, 0) < 0 {
 		b = m.flows[bucket*hash.Reduce(h<<32, m.Buckets):][:bucket]
@@ -63,6 +79,7 @@ func (m *model) count(k key.Key, length uint64) {
 		for _, c := range counters {
 			least = min(least, uint64(*c))
 		}
+		least = min(least+cold, math.MaxUint32)
 		after := min(least+n, math.MaxUint32)
 		limit := min(max(m.head[3], (total>>8)*m.head[4]>>24), 1<<31)
 		if after >= min(limit, m.head[5]) {
@@ -72,10 +89,11 @@ func (m *model) count(k key.Key, length uint64) {
 		}
 		if at < 0 {
 			for _, c := range counters {
-				*c = max(*c, uint32(after))
+				*c = max(*c, uint32(after-cold))
 			}
 			return
 		}
+		*counter = 255
 		tag := uint16(h>>32) | 1<<15
 		shift := 16 * (at % 4)
 		b[at/4] = b[at/4]&^(0xffff<<shift) | uint64(tag)<<shift
@@ -89,6 +107,31 @@ func (m *model) count(k key.Key, length uint64) {
 	}
 	b[8+8*at]++
 	b[9+8*at] += length
+}
+
+// skip returns the steps of a flow that the cold filter counts.
+func (m *model) skip() uint64 {
+	least := min(m.head[3], m.head[5])
+	if m.Unit == Bytes {
+		least /= 512
+	}
+	return min(least/4, m.most)
+}
+
+// coldIndex returns a key's counter in the cold filter.
+func (m *model) coldIndex(k key.Key) uint64 {
+	b := append(k.Append(nil), make([]byte, 8)...)
+	sum := uint64(0)
+	for i, pair := range m.Secret.Pairs {
+		if 8*i >= len(b)-8 {
+			break
+		}
+		if low := uint64(binary.LittleEndian.Uint32(b[8*i:])); i > 0 || m.V4.Tuple() {
+			sum += low * pair[0]
+		}
+		sum += uint64(binary.LittleEndian.Uint32(b[8*i+4:])) * pair[1]
+	}
+	return sum >> (64 - bits.Len(uint(len(m.cold)-1)))
 }
 
 // slot returns the slot of a flow in a bucket, or for 0 the first empty one; -1 if
@@ -147,13 +190,23 @@ func (m *model) evict(b []uint64, units, limit uint64) int {
 // lines returns the memory of the head and the counters.
 func (m *model) lines() []uint64 {
 	words := slices.Clone(m.head[:])
+	words[4] |= m.skip()<<32 | m.most<<48
 	for i := 0; i < len(m.counters); i += 2 {
 		var b [8]byte
 		binary.NativeEndian.PutUint32(b[:], m.counters[i])
 		binary.NativeEndian.PutUint32(b[4:], m.counters[i+1])
 		words = append(words, binary.NativeEndian.Uint64(b[:]))
 	}
+	for c := range slices.Chunk(m.cold, 8) {
+		words = append(words, binary.NativeEndian.Uint64(c))
+	}
 	return words
+}
+
+// cooled returns a tracker whose cold filter has the given number of lines.
+func cooled(t Tracker, lines uint32) Tracker {
+	t.Cold = lines
+	return t
 }
 
 // TestBankAgainstModel compares the whole memory of a bank with the model's.
@@ -175,6 +228,10 @@ func TestBankAgainstModel(t *testing.T) {
 		{"flows with a share of the bytes, full", flows.of(Bytes, 50, 30), 3000, 0.001, 0, true},
 		{"sources, room to spare", sources.of(Packets, 50, 30), 10_000, 0, 2, false},
 		{"flows, no room to spare", flows.of(Packets, 100, 20), 10_000, 0, 2, false},
+		{"sources, cold", cooled(sources.of(Packets, 6, 10), 4), 30, 0, 0, false},
+		{"sources by bytes, cold, full", cooled(sources.of(Bytes, 2, 2), 64), 20_000, 0, 0, true},
+		{"flows, cold, no room to spare", cooled(flows.of(Packets, 100, 20), 1), 10_000, 0, 2, false},
+		{"flows by bytes with a share, cold, full", cooled(flows.of(Bytes, 50, 30), 1024), 8000, 0.001, 0, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			lines, words := make([]uint64, c.tracker.LineWords()), make([]uint64, c.tracker.FlowWords())
@@ -189,9 +246,15 @@ func TestBankAgainstModel(t *testing.T) {
 			m := &model{
 				Tracker:  c.tracker,
 				counters: make([]uint32, c.tracker.Lines*16),
+				cold:     make([]uint8, c.tracker.Cold*64),
 				flows:    make([]uint64, c.tracker.Buckets*72),
 			}
 			m.head[3], m.head[4], m.head[5] = c.floor, uint64(c.share*(1<<32)), cmp.Or(c.spare, 1<<31)
+			if len(m.cold) > 0 && c.tracker.Unit == Packets {
+				m.most = min(c.floor/4, 254)
+			} else if len(m.cold) > 0 {
+				m.most = min(c.floor/4/512, 254)
+			}
 			for range 20_000 {
 				p, length := packet(rng)
 				b.Count(p, length)
@@ -213,7 +276,7 @@ func TestBankAgainstModel(t *testing.T) {
 			}
 
 			b.Reset()
-			rest := [lineWords]uint64{3: c.floor, 4: uint64(c.share * (1 << 32)), 5: m.head[5]}
+			rest := [lineWords]uint64{3: c.floor, 4: uint64(c.share*(1<<32)) | m.skip()<<32 | m.most<<48, 5: m.head[5]}
 			if !slices.Equal(lines[:lineWords], rest[:]) || slices.Max(lines[lineWords:]) != 0 || slices.Max(words) != 0 {
 				t.Error("something other than the admission is left after Reset")
 			}
@@ -240,8 +303,8 @@ func TestShielding(t *testing.T) {
 	if got := b.sketch.Estimate(h); got != 9 {
 		t.Errorf("sketch at %d, want 9", got)
 	}
-	if !b.Keep(Flow{Key: source(7), Hash: h}) || b.Estimate(h) != 14 {
-		t.Errorf("estimate %d, want 14, also if kept again", b.Estimate(h))
+	if !b.Keep(Flow{Key: source(7), Hash: h}) || b.Estimate(Flow{Key: source(7), Hash: h}) != 14 {
+		t.Errorf("estimate %d, want 14, also if kept again", b.Estimate(Flow{Key: source(7), Hash: h}))
 	}
 	if b.Packets() != 14 || b.Bytes() != 1400 || b.Total() != 14 {
 		t.Errorf("%d packets, %d bytes, total %d", b.Packets(), b.Bytes(), b.Total())
@@ -299,7 +362,7 @@ func TestSaturated(t *testing.T) {
 	for range 10 {
 		b.CountKey(k, b.Hash(k), huge)
 	}
-	if got := b.Estimate(b.Hash(k)); got != math.MaxUint32 {
+	if got := b.Estimate(Flow{Key: k, Hash: b.Hash(k)}); got != math.MaxUint32 {
 		t.Errorf("a flow without room has %d bytes, want %d", got, uint32(math.MaxUint32))
 	}
 	if b.Denied() == 0 {
@@ -330,7 +393,7 @@ func TestFullMemory(t *testing.T) {
 		t.Errorf("%d packets denied, want %d", b.Denied(), want)
 	}
 	for n := range uint32(flows) {
-		if got := b.Estimate(b.Hash(source(n))); got < 50 {
+		if got := b.Estimate(Flow{Key: source(n), Hash: b.Hash(source(n))}); got < 50 {
 			t.Errorf("flow %d estimated at %d of 50 packets", n, got)
 		}
 	}
@@ -356,7 +419,7 @@ func TestEviction(t *testing.T) {
 		if f, ok := b.Lookup(h); ok {
 			t.Errorf("%s: in the memory at %+v", after, f)
 		}
-		if got := b.Estimate(h); got < packets {
+		if got := b.Estimate(Flow{Key: source(out), Hash: h}); got < packets {
 			t.Errorf("%s: flow %d estimated at %d of %d packets", after, out, got, packets)
 		}
 	}
@@ -544,7 +607,7 @@ func TestLiveEviction(t *testing.T) {
 			t.Errorf("after %d stores: %d flows", i+1, in)
 		}
 		for k, n := range truth {
-			if got := b.Estimate(b.Hash(k)); got < n && k != source(100) {
+			if got := b.Estimate(Flow{Key: k, Hash: b.Hash(k)}); got < n && k != source(100) {
 				t.Errorf("after %d stores: %v estimated at %d of %d", i+1, k, got, n)
 			}
 		}
@@ -576,6 +639,91 @@ func TestLiveSecondBucket(t *testing.T) {
 	}
 	if seconds == 0 {
 		t.Error("no flow lies in its second bucket")
+	}
+}
+
+// TestColdFilter checks after each packet that its flow is counted as it is without a cold filter:
+// its estimate is never too small, its exact count is no more than it had, and it is in the memory
+// from the packet on with which it reaches the limit. Some flows share one counter, on purpose.
+func TestColdFilter(t *testing.T) {
+	for _, unit := range []Unit{Packets, Bytes} {
+		tracker := cooled(sources.of(unit, 64, 4000), 4)
+		limit, length := uint64(100), uint64(1)
+		if unit == Bytes {
+			limit, length = 100_000, 1500
+		}
+		for name, flow := range map[string]func(*Bank, *rand.Rand, int) uint32{
+			"uniform": func(_ *Bank, r *rand.Rand, i int) uint32 { return r.Uint32N(3000) },
+			"Zipf":    func(_ *Bank, r *rand.Rand, _ int) uint32 { return uint32(2000 * pow4(r.Float64())) },
+			"a flood of new sources": func(_ *Bank, r *rand.Rand, i int) uint32 {
+				if i%3 > 0 {
+					return 1000 + uint32(i)
+				}
+				return r.Uint32N(50)
+			},
+			"one counter": func(b *Bank, r *rand.Rand, _ int) uint32 {
+				for {
+					if n := r.Uint32N(20_000); b.coldIndex(source(n)) == 7 {
+						return n
+					}
+				}
+			},
+		} {
+			b, r, skipped := mustNewBank(t, tracker), random(t, 43), 0
+			b.Admit(limit, 0)
+			truth := make(map[uint32]uint64)
+			for i := range 20_000 {
+				n := flow(b, r, i)
+				size := 1 + r.Uint64N(length)
+				k := source(n)
+				h := b.Hash(k)
+				counter := b.coldAt(k)
+				before := *counter
+				b.CountKey(k, h, size)
+				if *counter > before && *counter < coldFull {
+					skipped++
+				}
+				truth[n] += unit.of(1, size)
+				f, in := b.Lookup(h)
+				if got := b.Estimate(Flow{Key: k, Hash: h}); got < truth[n] || f.Exact(unit) > truth[n] {
+					t.Fatalf("%v, %s: flow %d of %d is estimated at %d, exact %d", unit, name, n, truth[n], got, f.Exact(unit))
+				}
+				if truth[n] >= limit && !in {
+					t.Fatalf("%v, %s: flow %d of %d is not in the memory", unit, name, n, truth[n])
+				}
+			}
+			if b.Denied() > 0 || b.Packets() != 20_000 {
+				t.Fatalf("%v, %s: %d packets, %d denied", unit, name, b.Packets(), b.Denied())
+			}
+			if skipped < 20 {
+				t.Errorf("%v, %s: the cold filter counted %d packets", unit, name, skipped)
+			}
+			t.Logf("%v, %s: the cold filter counted %d of 20,000 packets", unit, name, skipped)
+		}
+	}
+}
+
+// TestColdAfterKeep checks that a kept flow is counted exactly from its first packet on, and that
+// an admission for fewer units forgets no packet in the cold filter.
+func TestColdAfterKeep(t *testing.T) {
+	b := mustNewBank(t, cooled(sources.of(Packets, 64, 100), 4))
+	b.Admit(400, 0)
+	h := b.Hash(source(1))
+	b.Keep(Flow{Key: source(1), Hash: h})
+	b.send(1, 30)
+	if f, _ := b.Lookup(h); f.Packets != 30 || f.Before != 0 {
+		t.Errorf("a kept flow counts %+v of 30 packets", f)
+	}
+	h = b.send(2, 90) // of which the cold filter may have them all
+	b.Admit(40, 0)
+	if got := b.Estimate(Flow{Key: source(2), Hash: h}); got < 90 {
+		t.Errorf("a flow of 90 packets is estimated at %d", got)
+	}
+	if b.send(2, 1); b.Total() != 121 {
+		t.Errorf("total %d", b.Total())
+	}
+	if _, in := b.Lookup(h); !in {
+		t.Error("a flow of 91 packets is not in the memory, with a limit of 40")
 	}
 }
 
@@ -635,7 +783,7 @@ func BenchmarkBank(b *testing.B) {
 		})
 		b.Run(fmt.Sprintf("op=query/zipf=%.1f", alpha), func(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
-				bank.Estimate(hashes[i%len(hashes)])
+				bank.Estimate(Flow{Key: keys[i%len(hashes)], Hash: hashes[i%len(hashes)]})
 			}
 		})
 	}

@@ -85,7 +85,7 @@ func MergeFrom(units uint64, banks ...*Bank) []Flow {
 }
 
 // Sum adds to flows what banks have counted of them, which [Merge] finds itself: those
-// may be in no bank's memory. Each has its Hash.
+// may be in no bank's memory. Each has its Key and Hash.
 func Sum(flows []Flow, banks ...*Bank) {
 	// Bank by bank, so that only one at a time needs to be in the cache.
 	for _, b := range banks {
@@ -96,7 +96,7 @@ func Sum(flows []Flow, banks ...*Bank) {
 				f.Packets += g.Packets
 				f.Bytes += g.Bytes
 			} else {
-				f.Before += b.Estimate(f.Hash)
+				f.Before += b.Estimate(*f)
 			}
 		}
 	}

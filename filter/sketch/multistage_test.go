@@ -73,7 +73,7 @@ func (w heavyFlows) compare(t *testing.T, m *Multistage, threshold uint64) (r re
 		}
 	}
 	for n, truth := range heavy {
-		if got := m.Estimate(w.hashes[n]); got < truth {
+		if got := m.Estimate(Flow{Key: w.keys[n], Hash: w.hashes[n]}); got < truth {
 			t.Errorf("flow of %d is estimated at %d", truth, got)
 		}
 	}
@@ -95,7 +95,7 @@ func TestHeavyFlows(t *testing.T) {
 		}
 		tracker := sources
 		w := newHeavyFlows(newWorkload(t, uint64(10+i), flows, packets, alpha), tracker)
-		tracker.Geometry = PlanGeometry(size)
+		tracker.Geometry = PlanGeometry(size).WithCold()
 		m := mustNewMultistage(t, tracker, Threshold{Units: threshold})
 		for interval := range 2 {
 			w.count(m)
@@ -104,8 +104,8 @@ func TestHeavyFlows(t *testing.T) {
 			if r.f1 < 0.995 {
 				t.Errorf("Zipf %.1f: F1 %.4f, want at least 0.995", alpha, r.f1)
 			}
-			if r.mean > 0.0005 {
-				t.Errorf("Zipf %.1f: mean relative error %.5f, want at most 0.0005", alpha, r.mean)
+			if most := []float64{0.003, 0}[interval]; r.mean > most { // the entries are kept
+				t.Errorf("Zipf %.1f: mean relative error %.5f, want at most %g", alpha, r.mean, most)
 			}
 			if r.missed > 0 {
 				t.Errorf("Zipf %.1f: %d heavy hitters missed", alpha, r.missed)
@@ -185,7 +185,7 @@ func TestNext(t *testing.T) {
 		t.Errorf("kept %v, want %v", kept, want)
 	}
 	h := m.send(1, 5)
-	if f, _ := m.Lookup(h); f.Exact(Packets) != 5 || m.Estimate(h) != 5 || m.Total() != 5 {
+	if f, _ := m.Lookup(h); f.Exact(Packets) != 5 || m.Estimate(Flow{Key: source(1), Hash: h}) != 5 || m.Total() != 5 {
 		t.Errorf("kept flow counts %+v of %d packets, want 5", f, m.Total())
 	}
 	if got := m.sketch.Estimate(h); got != 0 {

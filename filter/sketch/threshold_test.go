@@ -53,7 +53,11 @@ func TestNoHeavyFlowIsMissed(t *testing.T) {
 		previous := rng.Uint64N(40_000)
 		banks := make([]*Bank, 1+rng.IntN(16))
 		for i := range banks {
-			banks[i] = mustNewBank(t, sources.of(Packets, 2+2*rng.Uint32N(50), flows))
+			tracker := sources.of(Packets, 2+2*rng.Uint32N(50), flows)
+			if i%2 == 0 {
+				tracker.Cold = 4
+			}
+			banks[i] = mustNewBank(t, tracker)
 			banks[i].Admit(threshold.Admission(previous, len(banks)))
 		}
 

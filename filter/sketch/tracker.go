@@ -2,6 +2,7 @@ package sketch
 
 import (
 	"fmt"
+	"math/bits"
 
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -64,21 +65,43 @@ const (
 // Geometry is the size of a bank.
 type Geometry struct {
 	Lines   uint32 // of the sketch, 64 bytes each, an even number; the bank's head is one more
+	Cold    uint32 // of the cold filter, 64 counters each, a power of 2; 0: there is none
 	Buckets uint32 // of the flow memory: 576 bytes each, for eight flows
 }
 
-// PlanGeometry divides memory, in bytes, equally between the sketch and the
-// flow memory. The flow memory must have room for all admitted flows, and the
-// sketch must keep light flows out; with a million flows of Zipf sizes in 256
-// KB, flow memories of 40 to 60 % did best (TestHeavyFlows).
+// PlanGeometry divides memory, in bytes, equally between the flow memory and what keeps light
+// flows out of it. The flow memory must have room for all admitted flows; with a million flows of
+// Zipf sizes in 256 KB, flow memories of 40 to 60 % did best (TestHeavyFlows).
 func PlanGeometry(bytes int) Geometry {
 	buckets := max(1, bytes/2/(bucketWords*8))
 	lines := max(1, ((bytes-buckets*bucketWords*8)/lineBytes-1)/2) * 2
 	return Geometry{Lines: uint32(lines), Buckets: uint32(buckets)}
 }
 
-// LineWords returns the number of 64-bit words of a bank's head and sketch.
-func (g Geometry) LineWords() int { return (1 + int(g.Lines)) * lineWords }
+// WithCold returns a geometry of the same size with a cold filter, which takes half of the
+// sketch's memory and at most 64 KiB, which stay in a near cache. Less than 128 KiB in all have
+// none: there a smaller sketch would admit many light flows (docs/comparison.md).
+func (g Geometry) WithCold() Geometry {
+	const least, most = 1000, 64 << 10 / lineBytes
+	if g.Lines < least {
+		return g
+	}
+	g.Cold = min(uint32(1)<<(bits.Len32((g.Lines+2)/2)-1), most)
+	g.Lines -= g.Cold
+	return g
+}
+
+// ColdShift returns 64 less the bits of a counter's index in the cold filter, which are the upper
+// bits of its hash. It is 0 if there is none.
+func (g Geometry) ColdShift() int {
+	if g.Cold == 0 {
+		return 0
+	}
+	return 64 - (bits.Len32(g.Cold*lineBytes) - 1)
+}
+
+// LineWords returns the number of 64-bit words of a bank's head, sketch and cold filter.
+func (g Geometry) LineWords() int { return (1 + int(g.Lines) + int(g.Cold)) * lineWords }
 
 // FlowWords returns the number of 64-bit words of a bank's flow memory.
 func (g Geometry) FlowWords() int { return int(g.Buckets) * bucketWords }
@@ -133,6 +156,8 @@ func (t *Tracker) validate() error {
 		return fmt.Errorf("sketch: unknown unit %d", t.Unit)
 	case t.Lines == 0 || t.Lines%2 != 0 || t.Buckets == 0:
 		return fmt.Errorf("sketch: bank of %d lines and %d buckets, want an even number of lines and at least 1 bucket", t.Lines, t.Buckets)
+	case t.Cold&(t.Cold-1) != 0 || t.Dropped && t.Cold != 0:
+		return fmt.Errorf("sketch: cold filter of %d lines, want a power of 2, and none of dropped packets", t.Cold)
 	}
 	return nil
 }

@@ -85,7 +85,13 @@ func TestPlanGeometry(t *testing.T) {
 			t.Errorf("%d bytes: %g of them for flows", size, share)
 		}
 	}
-	if g := PlanGeometry(0); g != (Geometry{2, 1}) {
+	for size, cold := range map[int]uint32{64 << 10: 0, 128 << 10: 512, 256 << 10: 1024, 1 << 20: 1024} {
+		g := PlanGeometry(size)
+		if with := g.WithCold(); with.Cold != cold || with.Size() != g.Size() || with.Lines%2 != 0 {
+			t.Errorf("%d bytes become %+v with a cold filter, want one of %d lines", size, with, cold)
+		}
+	}
+	if g := PlanGeometry(0); g != (Geometry{Lines: 2, Buckets: 1}) {
 		t.Errorf("no memory becomes %+v, want the minimum", g)
 	}
 }

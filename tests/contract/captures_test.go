@@ -258,11 +258,7 @@ func TestCaptures(t *testing.T) {
 			configurations++
 			t.Run(fmt.Sprintf("%v/drop malformed %t", mode, dropMalformed), func(t *testing.T) {
 				c := engine.Config{Mode: mode, Policy: verdict.Policy{DropMalformed: dropMalformed}}
-				g, err := engine.Build(l.rules(), c)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer g.Close()
+				g := built(t, l.rules(), c)
 				seen := make(map[verdict.Outcome]int)
 				var mu sync.Mutex
 				var wg sync.WaitGroup

@@ -111,24 +111,9 @@ func TestRefutedAreCounted(t *testing.T) {
 	}
 	for _, mode := range []membership.Mode{membership.Exact, membership.Approximate} {
 		t.Run(mode.String(), func(t *testing.T) {
-			g, err := engine.Build([]engine.List{{Name: "block", Contents: e.Set()}}, engine.Config{Mode: mode})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer g.Close()
-			stats, err := loader.NewStats(1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer stats.Close()
-			p, err := g.Load(stats)
-			if err != nil {
-				t.Fatalf("%+v", err)
-			}
-			defer p.Close()
-			if err := stats.Take(p); err != nil {
-				t.Fatal(err)
-			}
+			g := built(t, []engine.List{{Name: "block", Contents: e.Set()}}, engine.Config{Mode: mode})
+			stats := newStats(t, 1)
+			p := load(t, g, stats)
 			drops := func(src netip.Addr) bool {
 				action, err := p.Test(frame(src))
 				if err != nil {

@@ -11,10 +11,13 @@ import (
 	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/replay"
+	"weir/control/stage/tracker"
 	"weir/filter/key"
 	"weir/filter/membership"
 	"weir/filter/packet"
+	"weir/filter/penalty"
 	"weir/filter/verdict"
+	"weir/loader"
 	"weir/tests/lab"
 	"weir/tests/long"
 	"weir/tests/seed"
@@ -278,17 +281,64 @@ func engines(t testing.TB, lists []engine.List, c engine.Config) (*engine.Genera
 		of = r.TB
 	}
 	seed.Secrets(of)
-	g, err := engine.Build(lists, c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { g.Close() })
+	g := built(t, lists, c)
 	k, err := replay.NewKernel(g, len(lists))
 	if err != nil {
 		t.Fatalf("%+v", err)
 	}
 	t.Cleanup(func() { k.Close() })
 	return g, k
+}
+
+// built builds a generation, until the test ends.
+func built(t testing.TB, lists []engine.List, c engine.Config) *engine.Generation {
+	t.Helper()
+	g, err := engine.Build(lists, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.Close() })
+	return g
+}
+
+// newStats makes counters for some lists, until the test ends.
+func newStats(t testing.TB, lists int) *loader.Stats {
+	t.Helper()
+	s, err := loader.NewStats(lists)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// load loads the program of a generation for test runs, until the test ends.
+func load(t testing.TB, g *engine.Generation, s *loader.Stats) *loader.Program {
+	t.Helper()
+	p, err := g.Load(s)
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	t.Cleanup(func() { p.Close() })
+	if err := s.Take(p); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// penalties opens the memory of a generation's trackers, with its table of penalties, until the test ends.
+func penalties(t testing.TB, g *engine.Generation, s *loader.Stats) (*tracker.Memory, *penalty.Table) {
+	t.Helper()
+	m, err := tracker.Open(g, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	table, err := penalty.NewTable(m.Penalties)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, table
 }
 
 // agree returns the outcome for a frame, on which both engines must agree.

@@ -70,15 +70,7 @@ func eventful(t testing.TB, p verdict.Policy) *replay.Kernel {
 	c.Seed = hash.Seed{1}
 	c.Parts = []engine.Part{&tracker.Part{In: sources}, &loop.Part{Node: mustNode(t, 1, icarus.Geometry{Size: 64, K: 6, Confirm: 1}), Drop: p.DropLooped}}
 	g, k := engines(t, lists, c)
-	n, err := tracker.Open(g, k.Stats())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer n.Close()
-	table, err := penalty.NewTable(n.Penalties)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n, table := penalties(t, g, k.Stats())
 	until := loader.Monotonic() + time.Hour
 	for source, rate := range map[string]float64{"198.51.100.1": 0, "198.51.100.2": 1e-9} {
 		tr := tracker.Of(g)[0]

@@ -65,15 +65,7 @@ func (r random) world(t testing.TB, i int) world {
 	w := world{rules: rules}
 	w.Generation, w.kernel = engines(t, lists, c)
 	now := loader.Monotonic()
-	n, err := tracker.Open(w.Generation, w.kernel.Stats())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer n.Close()
-	table, err := penalty.NewTable(n.Penalties)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n, table := penalties(t, w.Generation, w.kernel.Stats())
 	for _, tr := range tracker.Of(w.Generation) {
 		for range r.pick(0, 4, 10) {
 			k := tr.Key(r.tuple())

@@ -15,7 +15,7 @@ import (
 	"weir/control/engine"
 	"weir/control/explain"
 	"weir/control/list"
-	innerstage "weir/control/stage/inner"
+	"weir/control/stages"
 	"weir/filter/key"
 	"weir/filter/packet"
 	"weir/filter/verdict"
@@ -190,7 +190,7 @@ func TestInner(t *testing.T) {
 			f = r.tunnel(f)
 			f = f[:min(len(f), tcPage)]
 			for name, k := range all {
-				before := innerstage.Read(k.Stats())
+				before := stages.ReadTunnels(k.Stats())
 				o, err := agree(g, k, f)
 				if err != nil {
 					t.Fatalf("%s: %v: % x", name, err, f)
@@ -204,7 +204,7 @@ func TestInner(t *testing.T) {
 					continue
 				}
 				carried := g.Carried(f, p)
-				tunnel, after := carried.Tunnel, innerstage.Read(k.Stats())
+				tunnel, after := carried.Tunnel, stages.ReadTunnels(k.Stats())
 				if carried.Reason != verdict.Blocked || after[tunnel].Listed != before[tunnel].Listed+1 {
 					t.Fatalf("%s: a header in %v leads to %+v, and is counted as %v: % x", name, tunnel, o, after, f)
 				}
@@ -245,7 +245,7 @@ func TestInnerPrecedence(t *testing.T) {
 		{Name: "block", Contents: contents(listed, both, managed)},
 		{Name: "allow", Allow: true, Contents: contents(both, allowed)},
 	}
-	matched := innerstage.Spec(true)
+	matched := stages.Inner(true)
 	part, err := matched.Part()
 	if err != nil {
 		t.Fatal(err)
@@ -313,7 +313,7 @@ func TestInnerPrecedence(t *testing.T) {
 		}
 	}
 	for entry, k := range offKernels {
-		for tunnel, n := range innerstage.Read(k.Stats()) {
+		for tunnel, n := range stages.ReadTunnels(k.Stats()) {
 			if n.Headers != 0 {
 				t.Errorf("%s: headers in %v are looked up without inner", entry, packet.Tunnel(tunnel))
 			}

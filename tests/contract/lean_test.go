@@ -173,6 +173,21 @@ func (k *kernelOf) punish(t *testing.T) {
 	n.SetPenalized(table.Len())
 }
 
+// admit has the cold filters count most packets.
+func (k *kernelOf) admit(t *testing.T) {
+	t.Helper()
+	if len(tracker.Of(k.Generation)) == 0 {
+		return
+	}
+	n := k.trackers(t)
+	defer n.Close()
+	for i := range tracker.Of(k.Generation) {
+		for _, b := range n.Banks(i, n.Active(i)) {
+			b.Admit(20_000, 0)
+		}
+	}
+}
+
 // sameBanks compares all that trackers have counted.
 func (k *kernelOf) sameBanks(t *testing.T, other *kernelOf) {
 	t.Helper()
@@ -244,7 +259,7 @@ func TestLeanPath(t *testing.T) {
 	lab.Root(t)
 	onOneCPU(t)
 	r := newRandom(t)
-	small := sketch.Geometry{Lines: 100, Buckets: 9}
+	small := sketch.Geometry{Lines: 100, Cold: 32, Buckets: 9}
 	seen := map[verdict.Reason]int{}
 	var recorded uint64
 	ways := map[string]int{ // of lookups
@@ -314,6 +329,9 @@ func TestLeanPath(t *testing.T) {
 			}
 			if i%4 == 2 {
 				k.punish(t)
+			}
+			if i/4%2 == 1 {
+				k.admit(t)
 			}
 		}
 		split := kernel.DecideSplit

@@ -158,15 +158,7 @@ func TestLimitBesidePenalty(t *testing.T) {
 		police.NewSources([]police.Source{{Prefix: netip.MustParsePrefix("192.0.2.0/24"), Rate: quantity.Rate{Value: 1e-3, Unit: quantity.Packets}}}),
 	}}
 	g, k := engines(t, nil, c)
-	m, err := tracker.Open(g, k.Stats())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	table, err := penalty.NewTable(m.Penalties)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m, table := penalties(t, g, k.Stats())
 	from := func(src string) key.Tuple {
 		return key.Tuple{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr("192.0.2.1"), Proto: 6, HasPorts: true, SrcPort: 1000, DstPort: 2000}
 	}

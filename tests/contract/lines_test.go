@@ -25,24 +25,12 @@ func TestFurtherLines(t *testing.T) {
 			prefixes[i] = list.V4(uint32(i)<<8, 32)
 		}
 		lists := []engine.List{{Name: "block", Contents: list.Entries{V4: prefixes}.Set()}}
-		g, err := engine.Build(lists, engine.Config{Mode: membership.Approximate, BitsPerKey: bits})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer g.Close()
+		g := built(t, lists, engine.Config{Mode: membership.Approximate, BitsPerKey: bits})
 		if got := (g.Block.Rest + fpr.MaxRest - 1) / fpr.MaxRest; got != further {
 			t.Errorf("%v bits a key: %d further lines with %d bits, want %d", bits, got, g.Block.Rest, further)
 		}
-		stats, err := loader.NewStats(1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer stats.Close()
-		p, err := g.Load(stats)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.Close()
+		stats := newStats(t, 1)
+		p := load(t, g, stats)
 		lines := g.Kernel().Block().Lines
 		for i := range lines {
 			lines[i] = r.Uint64() | r.Uint64() | r.Uint64()

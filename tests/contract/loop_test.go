@@ -70,24 +70,12 @@ func newLoopNode(t testing.TB, n *icarus.Node, r role, out lab.End, policy verdi
 	case exit:
 		part.Edges = []string{out.Iface}
 	}
-	g, err := engine.Build(nil, engine.Config{Policy: policy, Parts: []engine.Part{part}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { g.Close() })
-	stats, err := loader.NewStats(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { stats.Close() })
+	g := built(t, nil, engine.Config{Policy: policy, Parts: []engine.Part{part}})
+	stats := newStats(t, 0)
 	if err := g.Follow(in, stats); err != nil {
 		t.Fatal(err)
 	}
-	program, err := g.Load(stats)
-	if err != nil {
-		t.Fatalf("%+v", err)
-	}
-	t.Cleanup(func() { program.Close() })
+	program := load(t, g, stats)
 	return &loopNode{Node: n, generation: g, stats: stats, program: program, role: r, mtu: 1500}
 }
 

@@ -35,28 +35,16 @@ func TestMulticastFilters(t *testing.T) {
 	geometry := icarus.Geometry{Size: 128, K: 12, Confirm: 1}
 	node, other := mustNode(t, 1, geometry), mustNode(t, 2, geometry)
 	c := engine.Config{Parts: []engine.Part{m, &loop.Part{Node: node, Edges: []string{"edge"}, Drop: true}}}
-	g, err := engine.Build(nil, c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { g.Close() })
+	g := built(t, nil, c)
 	if there, err := m.Connect(g.Kernel()); err != nil || !there[0] {
 		t.Fatalf("%v, %v", there, err)
 	}
 	program := func(iface string) *loader.Program {
-		stats, err := loader.NewStats(0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { stats.Close() })
+		stats := newStats(t, 0)
 		if err := g.Follow(netif.Target{Netns: l.Ports[0].Port.Netns, Iface: iface}, stats); err != nil {
 			t.Fatal(err)
 		}
-		p, err := g.Load(stats)
-		if err != nil {
-			t.Fatalf("%+v", err)
-		}
-		t.Cleanup(func() { p.Close() })
+		p := load(t, g, stats)
 		return p
 	}
 	edge, inside := program("edge"), program("inside")

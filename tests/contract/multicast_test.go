@@ -77,21 +77,9 @@ func TestMulticast(t *testing.T) {
 			}
 		}
 	}
-	g, err := engine.Build(nil, engine.Config{Parts: []engine.Part{m}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.Close()
-	stats, err := loader.NewStats(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stats.Close()
-	p, err := g.Load(stats)
-	if err != nil {
-		t.Fatalf("%+v", err)
-	}
-	defer p.Close()
+	g := built(t, nil, engine.Config{Parts: []engine.Part{m}})
+	stats := newStats(t, 0)
+	p := load(t, g, stats)
 	agree := func(frame []byte) bool {
 		t.Helper()
 		action, err := p.Test(frame)

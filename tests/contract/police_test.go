@@ -15,6 +15,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/list"
+	"weir/control/stage"
 	"weir/control/stage/police"
 	"weir/filter/hash"
 	"weir/filter/key"
@@ -56,27 +57,15 @@ func limits(t testing.TB, c sfb.Controller, rate float64, packets, tuple bool) *
 
 // policing returns the part that polices any interface of a test.
 func policing(l *police.Limits) *police.Part {
-	return &police.Part{Interfaces: []police.Interface{{Limits: l}}}
+	return &police.Part{Interfaces: []stage.At[*police.Limits]{{Is: l}}}
 }
 
 func newPoliced(t testing.TB, p *police.Limits, monitor bool) *policed {
 	t.Helper()
 	onOneCPU(t)
-	g, err := engine.Build(nil, engine.Config{Policy: verdict.Policy{Monitor: monitor}, Parts: []engine.Part{policing(p)}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { g.Close() })
-	stats, err := loader.NewStats(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { stats.Close() })
-	program, err := g.Load(stats)
-	if err != nil {
-		t.Fatalf("%+v", err)
-	}
-	t.Cleanup(func() { program.Close() })
+	g := built(t, nil, engine.Config{Policy: verdict.Policy{Monitor: monitor}, Parts: []engine.Part{policing(p)}})
+	stats := newStats(t, 0)
+	program := load(t, g, stats)
 	if n, err := program.VerifiedInstructions(); err != nil || n > 400_000 {
 		t.Errorf("%d instructions verified, %v", n, err)
 	} else {
@@ -324,27 +313,12 @@ func TestPolicerComesLast(t *testing.T) {
 		return list.SetOf(key.Source(netip.PrefixFrom(netip.MustParseAddr(a), 32)))
 	}
 	for _, monitor := range []bool{false, true} {
-		g, err := engine.Build([]engine.List{{Name: "b", Contents: source(blocked)}, {Name: "a", Allow: true, Contents: source(allowed)}}, engine.Config{
+		g := built(t, []engine.List{{Name: "b", Contents: source(blocked)}, {Name: "a", Allow: true, Contents: source(allowed)}}, engine.Config{
 			Policy: verdict.Policy{Monitor: monitor, FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix(exempt + "/32")}},
 			Parts:  []engine.Part{policing(limits(t, sfb.Fair, sfb.MinPacketRate, true, true))},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer g.Close()
-		stats, err := loader.NewStats(2)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer stats.Close()
-		p, err := g.Load(stats)
-		if err != nil {
-			t.Fatalf("%+v", err)
-		}
-		defer p.Close()
-		if err := stats.Take(p); err != nil {
-			t.Fatal(err)
-		}
+		stats := newStats(t, 2)
+		p := load(t, g, stats)
 		run := func(src string) (dropped int, policed uint64) {
 			frame := packet.Frame(key.Tuple{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), Proto: 6, HasPorts: true, SrcPort: 4000, DstPort: 53})
 			frame[15] = 2 // capable of ECN
@@ -400,11 +374,7 @@ func TestPolicerCost(t *testing.T) {
 	frame := packet.Frame(key.Tuple{Src: netip.MustParseAddr("198.51.100.1"), Dst: netip.MustParseAddr("203.0.113.1"), Proto: 17, HasPorts: true, SrcPort: 4000, DstPort: 53})
 	programs := make(map[string]*loader.Program)
 	for _, name := range []string{"plain", "fair", "blue", "bucket"} {
-		stats, err := loader.NewStats(0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer stats.Close()
+		stats := newStats(t, 0)
 		config := engine.Config{NoLean: true}
 		var c sfb.Controller
 		if c.UnmarshalText([]byte(name)) == nil {
@@ -412,19 +382,8 @@ func TestPolicerCost(t *testing.T) {
 			l.Stopped = false
 			config.Parts = []engine.Part{policing(l)}
 		}
-		g, err := engine.Build(nil, config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer g.Close()
-		p, err := g.Load(stats)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.Close()
-		if err := stats.Take(p); err != nil {
-			t.Fatal(err)
-		}
+		g := built(t, nil, config)
+		p := load(t, g, stats)
 		programs[name] = p
 	}
 	const n = 500_000

@@ -28,6 +28,7 @@ import (
 	"weir/control/observe/traffic"
 	"weir/control/quantity"
 	"weir/control/replay"
+	"weir/control/stage"
 	"weir/control/stage/connections"
 	"weir/control/stage/first"
 	"weir/control/stage/loop"
@@ -56,15 +57,15 @@ import (
 // that of its packets.
 const configurationsVariable = "WEIR_CONFIGURATIONS"
 
-// stages are the optional stages of a configuration, beside those of engine.Config.
-type stages struct {
+// drawn are the optional stages of a configuration, beside those of engine.Config.
+type drawn struct {
 	polices, punishes, looks, loops, replies bool
 
 	limits   *police.Sources  // nil: none
 	patterns *police.Patterns // nil: none
 }
 
-func (s stages) String() string {
+func (s drawn) String() string {
 	var all []string
 	for name, on := range map[string]bool{"policing": s.polices, "penalties": s.punishes, "first seen": s.looks, "loops": s.loops, "replies": s.replies, "limits": s.limits != nil, "patterns": s.patterns != nil} {
 		if on {
@@ -79,7 +80,7 @@ func (s stages) String() string {
 type records struct {
 	*engine.Generation
 	*replay.Kernel
-	stages
+	drawn
 	at        netif.Target
 	lists     []engine.List
 	truth     byEntries
@@ -117,7 +118,7 @@ func (r random) records(t testing.TB, i int) (all []*records) {
 	if i%2 == 0 { // an allow list for all packets
 		lists = append(lists, engine.List{Name: "allowed", Allow: true, Direction: engine.Direction(r.IntN(3)), Contents: r.entries(30).Set()})
 	}
-	s := stages{polices: r.IntN(2) == 0, punishes: r.IntN(2) == 0, looks: r.IntN(2) == 0, loops: r.IntN(4) == 0, replies: r.IntN(3) == 0}
+	s := drawn{polices: r.IntN(2) == 0, punishes: r.IntN(2) == 0, looks: r.IntN(2) == 0, loops: r.IntN(4) == 0, replies: r.IntN(3) == 0}
 	wide := sketch.Geometry{Lines: 1 << 12, Buckets: 1 << 10}
 	small := sketch.Geometry{Lines: 100, Buckets: 9}
 	v6 := key.FieldV6
@@ -176,11 +177,7 @@ func (r random) records(t testing.TB, i int) (all []*records) {
 			twin.Open[to] = state
 		}
 	}
-	whole, err := engine.Build(lists, c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { whole.Close() })
+	whole := built(t, lists, c)
 	names := make([]string, len(lists))
 	for n, l := range lists {
 		names[n] = l.Name
@@ -191,12 +188,13 @@ func (r random) records(t testing.TB, i int) (all []*records) {
 		g := whole.For(at)
 		n := &records{Generation: g, at: at, lists: lists, levels: levels, now: 1e9, counted: make(map[string]uint64),
 			drops: make(map[observe.DroppedFlow]uint64), reasons: make(map[verdict.Reason]int), samples: make(map[string]uint64)}
+		var err error
 		switch entry {
 		case "XDP":
-			n.stages = s
+			n.drawn = s
 			n.Kernel, err = replay.NewKernelOn(g, len(lists), at)
 		case "TC, in":
-			n.stages = s
+			n.drawn = s
 			n.polices, n.loops, n.at.Iface = false, false, "" // it is the program of any interface
 			n.Kernel, err = replay.NewTCKernel(g, len(lists), true)
 		default:
@@ -224,7 +222,7 @@ func (r random) records(t testing.TB, i int) (all []*records) {
 
 // anywhere is policing by limits on each interface.
 func anywhere(l *police.Limits) *police.Part {
-	return &police.Part{Interfaces: []police.Interface{{Target: netif.Target{Iface: "*"}, Limits: l}}}
+	return &police.Part{Interfaces: []stage.At[*police.Limits]{{Target: netif.Target{Iface: "*"}, Is: l}}}
 }
 
 func everythingAndNew() loader.Sampling {
@@ -236,15 +234,7 @@ func everythingAndNew() loader.Sampling {
 // punish has some sources blocked or limited.
 func (n *records) punish(t testing.TB, r random) {
 	t.Helper()
-	m, err := tracker.Open(n.Generation, n.Stats())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	table, err := penalty.NewTable(m.Penalties)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m, table := penalties(t, n.Generation, n.Stats())
 	of := tracker.Of(n.Generation)[0]
 	for len(n.penalties) < 50 {
 		k := of.Key(r.tuple())
@@ -762,7 +752,7 @@ func TestOneRecord(t *testing.T) {
 				}
 				f = f[:min(len(f), tcPage)]
 				if err := n.pass(t, r, f); err != nil {
-					t.Fatalf("configuration %d, %s, %v, %+v: %v: % x", i, way, n.stages, n.Policy, err, f)
+					t.Fatalf("configuration %d, %s, %v, %+v: %v: % x", i, way, n.drawn, n.Policy, err, f)
 				}
 				passed++
 			}
@@ -775,7 +765,7 @@ func TestOneRecord(t *testing.T) {
 		}
 		round.end()
 		if t.Failed() {
-			t.Fatalf("configuration %d: %v", i, programs[0].stages)
+			t.Fatalf("configuration %d: %v", i, programs[0].drawn)
 		}
 	}
 	t.Log(passed, "packets", seen, ways)

@@ -8,10 +8,9 @@ import (
 
 	"weir/control/engine"
 	"weir/control/list"
-	"weir/control/stage/reject"
+	"weir/control/stages"
 	"weir/filter/key"
 	"weir/filter/packet"
-	"weir/loader"
 	"weir/loader/netif"
 	"weir/tests/lab"
 )
@@ -45,19 +44,11 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	out := tcEntries(t, []engine.List{{Name: "c2", Direction: engine.Out, Contents: e.Set()}}, engine.Config{
-		Parts: []engine.Part{&reject.Part{Interfaces: []netif.Target{{Out: true}}}},
+		Parts: []engine.Part{&stages.Reject{Interfaces: []netif.Target{{Out: true}}}},
 	}, "out")[0]
-	stats, err := loader.NewStats(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stats.Close()
+	stats := newStats(t, 1)
 	stats.For(netif.Target{Out: true})
-	program, err := out.Generation.Load(stats)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer program.Close()
+	program := load(t, out.Generation, stats)
 	const shot, redirect = 2, 7 // TC_ACT_SHOT, TC_ACT_REDIRECT
 	for _, addrs := range [][2]string{{"198.51.100.1", "192.0.2.77"}, {"fd00::1", "2001:db8::77"}} {
 		tuple := key.Tuple{Src: netip.MustParseAddr(addrs[0]), Dst: netip.MustParseAddr(addrs[1]), Proto: 6, HasPorts: true, SrcPort: 40000, DstPort: 443}

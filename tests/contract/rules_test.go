@@ -363,11 +363,7 @@ func TestRules(t *testing.T) {
 		c.Mode, c.FailsafePorts, c.FailsafePrefixes = 0, nil, nil
 		c.DHCPServer, c.NoLean, c.Inner = false, i%5 == 0, i%2 == 0
 		c.TC, c.Outgoing = true, true
-		in, err := engine.Build(with, c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer in.Close()
+		in := built(t, with, c)
 		for _, out := range []bool{false, true} {
 			at := netif.Target{Iface: []string{"eth0", "wan1", "lo"}[r.IntN(3)], Out: out}
 			g := in.For(at)

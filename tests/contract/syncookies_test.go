@@ -66,17 +66,13 @@ func answeringSYNs(t *testing.T, mode syncookies.Mode, kernel string, c engine.C
 		}
 		defer l.Close()
 		a := &answering{t: t, port: uint16(l.Addr().(*net.TCPAddr).Port)}
-		a.part = &syncookies.Part{Interfaces: []syncookies.Interface{{Target: netif.Target{Iface: "lo"}, Mode: mode}}}
+		a.part = &syncookies.Part{Interfaces: []stage.At[syncookies.Mode]{{Target: netif.Target{Iface: "lo"}, Is: mode}}}
 		c.Parts = append(c.Parts, a.part)
 		if a.g, err = engine.Build(lists, c); err != nil {
 			t.Fatal(err)
 		}
 		defer a.g.Close()
-		stats, err := loader.NewStats(len(lists))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer stats.Close()
+		stats := newStats(t, len(lists))
 		stats.For(netif.Target{Iface: "lo"})
 		if a.Program, err = a.g.Load(stats); err != nil {
 			t.Fatal(err)

@@ -33,11 +33,7 @@ type tcEntry struct {
 func tcEntries(t testing.TB, lists []engine.List, c engine.Config, names ...string) (all []tcEntry) {
 	t.Helper()
 	c.TC, c.Outgoing = true, true
-	in, err := engine.Build(lists, c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { in.Close() })
+	in := built(t, lists, c)
 	for _, e := range []tcEntry{
 		{name: "in", Generation: in, ethernet: true},
 		{name: "out", Generation: in.Out(), ethernet: true},
@@ -47,9 +43,11 @@ func tcEntries(t testing.TB, lists []engine.List, c engine.Config, names ...stri
 		if len(names) > 0 && !slices.Contains(names, e.name) {
 			continue // to verify one takes 60 ms
 		}
-		if e.Kernel, err = replay.NewTCKernel(e.Generation, len(lists), e.ethernet); err != nil {
+		kernel, err := replay.NewTCKernel(e.Generation, len(lists), e.ethernet)
+		if err != nil {
 			t.Fatalf("%s: %+v", e.name, err)
 		}
+		e.Kernel = kernel
 		t.Cleanup(func() { e.Kernel.Close() })
 		all = append(all, e)
 	}

@@ -42,11 +42,12 @@ func trackersOfAllKinds() []tracker.Counting {
 	const v6 = key.FieldV6
 	const flow = key.FieldSrcPort | key.FieldDstPort | key.FieldProto
 	small := sketch.Geometry{Lines: 100, Buckets: 9}
+	cold := sketch.Geometry{Lines: 100, Cold: 32, Buckets: 9}
 	return []tracker.Counting{
-		{Tracker: sketch.Tracker{V4: key.Shape{SrcBits: 32}, V6: key.Shape{Fields: v6, SrcBits: 128}, Unit: sketch.Packets, Geometry: small}},
-		{Tracker: sketch.Tracker{V4: key.Shape{DstBits: 24}, V6: key.Shape{Fields: v6, DstBits: 48}, Unit: sketch.Bytes, Geometry: small}},
+		{Tracker: sketch.Tracker{V4: key.Shape{SrcBits: 32}, V6: key.Shape{Fields: v6, SrcBits: 128}, Unit: sketch.Packets, Geometry: cold}},
+		{Tracker: sketch.Tracker{V4: key.Shape{DstBits: 24}, V6: key.Shape{Fields: v6, DstBits: 48}, Unit: sketch.Bytes, Geometry: cold}},
 		{Tracker: sketch.Tracker{V4: key.Shape{Fields: flow, SrcBits: 32, DstBits: 32},
-			V6: key.Shape{Fields: flow | v6, SrcBits: 128, DstBits: 128}, Unit: sketch.Packets, Geometry: sketch.Geometry{Lines: 4096, Buckets: 64}}},
+			V6: key.Shape{Fields: flow | v6, SrcBits: 128, DstBits: 128}, Unit: sketch.Packets, Geometry: sketch.Geometry{Lines: 4096, Cold: 1024, Buckets: 64}}},
 		{Tracker: sketch.Tracker{V4: key.Shape{Fields: flow, SrcBits: 32, DstBits: 32},
 			V6: key.Shape{Fields: flow | v6, SrcBits: 128, DstBits: 128}, Unit: sketch.Bytes, Geometry: small}, Unexempt: true},
 		{Tracker: sketch.Tracker{V4: key.Shape{SrcBits: 32}, V6: key.Shape{Fields: v6, SrcBits: 128}, Unit: sketch.Packets, Geometry: small, Dropped: true}},
@@ -489,15 +490,7 @@ func TestPenalties(t *testing.T) {
 	set := func(h uint64, p penalty.Penalty) {
 		t.Helper()
 		table.Set(h, p)
-		n, err := tracker.Open(c.generation, k.Stats())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer n.Close()
-		table, err := penalty.NewTable(n.Penalties)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n, table := penalties(t, c.generation, k.Stats())
 		if !table.Set(h, p) {
 			t.Fatal("no room")
 		}
@@ -552,40 +545,17 @@ func TestPenalties(t *testing.T) {
 // A penalty ends where its tracker leaves the configuration: it does not come back with it.
 func TestPenaltiesEndWithTheirTracker(t *testing.T) {
 	lab.Root(t)
-	stats, err := loader.NewStats(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stats.Close()
+	stats := newStats(t, 0)
 	punishing := trackersOfAllKinds()[0]
 	punishing.Punishes = true
 	use := func(with func(*penalty.Table), trackers ...tracker.Counting) {
 		t.Helper()
-		g, err := engine.Build(nil, engine.Config{Parts: []engine.Part{&tracker.Part{In: trackers}}, Seed: hash.Seed{1}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer g.Close()
-		p, err := g.Load(stats)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.Close()
-		if err := stats.Take(p); err != nil {
-			t.Fatal(err)
-		}
+		g := built(t, nil, engine.Config{Parts: []engine.Part{&tracker.Part{In: trackers}}, Seed: hash.Seed{1}})
+		load(t, g, stats)
 		if with == nil {
 			return
 		}
-		on, err := tracker.Open(g, stats)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer on.Close()
-		table, err := penalty.NewTable(on.Penalties)
-		if err != nil {
-			t.Fatal(err)
-		}
+		_, table := penalties(t, g, stats)
 		with(table)
 	}
 	want := func(n int) func(*penalty.Table) {

@@ -548,11 +548,7 @@ func TestClassedRate(t *testing.T) {
 		}
 	}
 	config.Demand = l.Demand(time.Duration(asked) * pause)
-	g, err := engine.Build(lists, config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.Close()
+	g := built(t, lists, config)
 	if g.Block.Classes == nil {
 		t.Fatal("all networks have the same bits")
 	}

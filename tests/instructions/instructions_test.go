@@ -35,6 +35,7 @@ import (
 	"weir/loader"
 	"weir/loader/fold"
 	"weir/tests/lab"
+	"weir/tests/must"
 )
 
 var update = flag.Bool("update", false, "write the figures of today to "+file)
@@ -191,10 +192,7 @@ func TestInstructions(t *testing.T) {
 		}
 		return
 	}
-	committed, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	committed := must.Read(t, file)
 	if complaints := compare(string(committed), figures); len(complaints) > 0 {
 		t.Errorf("%s\n\nA packet takes more instructions than before, or fewer. If that is meant: "+
 			"go test ./tests/instructions -update, and say in the commit what it buys.", strings.Join(complaints, "\n"))
@@ -310,9 +308,11 @@ func admit(t *testing.T, g *engine.Generation, stats *loader.Stats) {
 		t.Fatal(err)
 	}
 	defer n.Close()
-	for _, b := range n.Banks(0, n.Active(0)) {
-		b.Reset()
-		b.Admit(sketch.Threshold{Units: 1000}.Admission(0, 1))
+	for i := range tracker.Of(g) {
+		for _, b := range n.Banks(i, n.Active(i)) {
+			b.Reset()
+			b.Admit(sketch.Threshold{Units: 1000}.Admission(0, 1))
+		}
 	}
 }
 

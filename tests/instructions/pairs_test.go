@@ -27,6 +27,7 @@ import (
 	"weir/filter/verdict"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/must"
 )
 
 // The page with the table of pairs, and the line behind which it begins.
@@ -97,7 +98,7 @@ func options(t *testing.T) []option {
 		{name: "tracker of sources", add: tracked(tracker.DefaultSpec("src").Counting())},
 		{name: "tracker of destinations", add: tracked(tracker.DefaultSpec("dst").Counting())},
 		{name: "detector of scans", add: tracked(tracker.DefaultScan("src").Spec().Counting())},
-		{name: "policer", add: withPart(&police.Part{Interfaces: []police.Interface{{Limits: limits}}})},
+		{name: "policer", add: withPart(&police.Part{Interfaces: []stage.At[*police.Limits]{{Is: limits}}})},
 		{name: "digests", add: withPart(&digests.Part{Filter: recorded})},
 		{name: "first-seen flows", add: withPart(&flows)},
 		{name: "approximate mode", add: func(c *configuration) { c.config.Mode = membership.Approximate }},
@@ -169,10 +170,7 @@ func TestPairs(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | "))
 	}
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Read(t, page)
 	head, committed, ok := strings.Cut(string(text), marker)
 	if !ok {
 		t.Fatalf("%s has no heading %q", page, marker)

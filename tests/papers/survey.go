@@ -267,7 +267,7 @@ all counters of a flow.`, packets, flows, threshold)
 						return
 					}
 					add = func(f uint32) { m.CountKey(flowKey(f), m.Hash(flowKey(f)), 1) }
-					estimate = func(f uint32) uint64 { return m.Estimate(m.Hash(flowKey(f))) }
+					estimate = func(f uint32) uint64 { return m.Estimate(sketch.Flow{Key: flowKey(f), Hash: m.Hash(flowKey(f))}) }
 				} else {
 					s, err := sketch.New[uint32](sketch.Rows, 4, size/16)
 					p.fail(err)

@@ -31,6 +31,7 @@ import (
 	"weir/loader/netif"
 	"weir/tests/crash"
 	"weir/tests/data"
+	"weir/tests/must"
 )
 
 var (
@@ -185,9 +186,7 @@ func TestArchiveOfAClockThatIsAhead(t *testing.T) {
 	}
 	for i := range before {
 		s := sliceAt(now.Add(-30*24*time.Hour + time.Duration(i)*time.Second))
-		if err := os.WriteFile(filepath.Join(c.Dir, nameOf(archived{eth0, s})), encode(s), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, filepath.Join(c.Dir, nameOf(archived{eth0, s})), encode(s))
 	}
 	a, _ := open(t, c)
 	written := 0
@@ -732,9 +731,7 @@ func TestArchiveThatCannotBeMade(t *testing.T) {
 	var log bytes.Buffer
 	state := t.TempDir()
 	file := filepath.Join(state, "digests")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, file, "")
 	r := NewRecorder(state, nil, slog.New(slog.NewTextHandler(&log, nil)))
 	p := part(t, time.Second, ArchiveConfig{Keep: time.Hour, Size: 1 << 20})
 	eth0 := &record{Target: netif.Target{Iface: "eth0"}}

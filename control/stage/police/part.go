@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
-	"slices"
 
 	"weir/bpf"
 	"weir/control/engine"
@@ -25,25 +24,14 @@ type Limits struct {
 	Stopped bool      // time stands still at the value in the policer's memory, for tests
 }
 
-// Interface is an interface, or a glob, with its limits; nil: none.
-type Interface struct {
-	netif.Target
-	Limits *Limits
-}
-
 // Part is the share of programs. An interface has the limits of the first that covers it.
 type Part struct {
 	engine.BasePart
-	Interfaces []Interface
+	Interfaces []stage.At[*Limits] // nil: none
 }
 
 // at returns the limits of an interface, nil for none.
-func (p *Part) at(t netif.Target) *Limits {
-	if at := slices.IndexFunc(p.Interfaces, func(i Interface) bool { return stage.Covers(i.Target, t) }); at >= 0 {
-		return p.Interfaces[at].Limits
-	}
-	return nil
-}
+func (p *Part) at(t netif.Target) *Limits { return stage.Find(p.Interfaces, t) }
 
 // Constants returns those of a policed interface.
 func (p *Part) Constants(t netif.Target, seed loader.Seed) map[string]any {

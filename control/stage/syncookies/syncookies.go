@@ -123,30 +123,17 @@ func (m Mode) Check(loops bool) error {
 	return nil
 }
 
-// Interface is an interface, or a glob, with its mode.
-type Interface struct {
-	netif.Target
-	Mode
-}
-
 // Part is the share of programs. An interface has the mode of the first that covers it.
 type Part struct {
 	engine.BasePart
-	Interfaces []Interface
+	Interfaces []stage.At[Mode]
 
 	known map[bpf.WeirCookieAddress]bool // addresses that the programs of a generation have
 	of    *loader.Generation
 }
 
 // at returns the mode of an interface.
-func (p *Part) at(t netif.Target) Mode {
-	for _, i := range p.Interfaces {
-		if stage.Covers(i.Target, t) {
-			return i.Mode
-		}
-	}
-	return Off
-}
+func (p *Part) at(t netif.Target) Mode { return stage.Find(p.Interfaces, t) }
 
 // leastMTU is the least MTU of IPv6, which any interface has that is filtered.
 const leastMTU = 1280

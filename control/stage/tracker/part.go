@@ -63,7 +63,7 @@ func (p *Part) of(out bool, seed hash.Seed) []Counting {
 func (p *Part) Configure(c *loader.Config, seed hash.Seed) {
 	for _, t := range p.of(c.Out, seed) {
 		of := loader.Tracker{
-			Secret: engine.Secret(t.Secret), Lines: t.Lines, Buckets: t.Buckets,
+			Secret: engine.Secret(t.Secret), Lines: t.Lines, Buckets: t.Buckets, ColdShift: uint8(t.ColdShift()),
 			ByBytes: loader.Flag(t.Unit == sketch.Bytes), Tuple: loader.Flag(t.V4.Tuple()), Punishes: loader.Flag(t.Punishes),
 			Unexempt: loader.Flag(t.Unexempt), Dropped: loader.Flag(t.Dropped),
 			V4: engine.Shape(t.V4), V6: engine.Shape(t.V6),

@@ -107,7 +107,7 @@ func sketchFor(flows int, total, threshold float64, memory int) (sketchPlan, err
 }
 
 func sketchOf(flows int, total, threshold float64, memory int) sketchPlan {
-	g := sketch.PlanGeometry(memory)
+	g := sketch.PlanGeometry(memory).WithCold()
 	s := sketchPlan{
 		Memory: memory, Counters: g.Counters(), Room: g.Room(), Flows: flows, Total: total, Threshold: threshold,
 		Heavy: int(min(float64(flows), total/threshold)),
@@ -115,14 +115,18 @@ func sketchOf(flows int, total, threshold float64, memory int) sketchPlan {
 	// The bounds hold for two rows, one in each line.
 	const rows, chance = 2, 0.01
 	width := s.Counters / rows
-	s.Excess = total / float64(width) / math.Sqrt(chance)
+	cold := 0.
+	if g.Cold > 0 {
+		cold = threshold / 8 // at most, a quarter of the limit
+	}
+	s.Excess = total/float64(width)/math.Sqrt(chance) + cold
 	// Flows beyond so many are not larger than the last of these.
 	const each = 1 << 16
-	s.Passing = sketch.PassingFlows(rows, width, min(flows, each), threshold, total)
+	s.Passing = sketch.PassingFlows(rows, width, min(flows, each), threshold-cold, total)
 	if rest := flows - each; rest > 0 {
 		p := 1.
-		if size := total / each; size < threshold {
-			p = sketch.ErrorBound(rows, width, threshold-size, total)
+		if size := total / each; size < threshold-cold {
+			p = sketch.ErrorBound(rows, width, threshold-cold-size, total)
 		}
 		s.Passing += float64(rest) * p
 	}

@@ -362,7 +362,7 @@ func (s Spec) Counting() Counting {
 		}
 	}
 	return Counting{
-		Tracker:  sketch.Tracker{V4: v4, V6: v6, Unit: s.Counts(), Geometry: sketch.PlanGeometry(int(s.Memory))},
+		Tracker:  sketch.Tracker{V4: v4, V6: v6, Unit: s.Counts(), Geometry: sketch.PlanGeometry(int(s.Memory)).WithCold()},
 		Punishes: s.Action != ReportOnly,
 	}
 }

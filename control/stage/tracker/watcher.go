@@ -44,7 +44,9 @@ type Watched struct {
 // Counting returns how programs count for the tracker.
 func (w Watched) Counting() Counting {
 	t := w.Spec.Counting()
-	t.Dropped = w.Role == Drops
+	if t.Dropped = w.Role == Drops; t.Dropped {
+		t.Lines, t.Cold = t.Lines+t.Cold, 0 // a cold filter knows keys, not causes
+	}
 	return t
 }
 
