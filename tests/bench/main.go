@@ -126,11 +126,11 @@ hundred million.`,
 		}
 		o.Log = c.ErrOrStderr()
 		r, err := measure.Run(c.Context(), o, names)
-		if err != nil {
+		if err != nil && (r == nil || len(r.Results) == 0) {
 			return err
 		}
 		r.Compare(earlier)
-		if err := write(c.OutOrStdout(), r, *asJSON); err != nil || *plot == "" {
+		if err := errors.Join(err, write(c.OutOrStdout(), r, *asJSON)); err != nil || *plot == "" {
 			return err
 		}
 		_, err = r.Plot(*plot)

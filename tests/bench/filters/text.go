@@ -82,6 +82,9 @@ What weir's choice loses:
   half of the threshold on, so that lighter flows take some. A heap moves entries with each packet, and
   so do the linked lists of SpaceSaving: more than a program should do in the kernel for a packet.
 
+- **The cold filter.** From 128 KiB on, it takes half of the sketch's memory, and 0.003 or 0.004 of F1
+  at 128 KiB. For it, a packet that it counts costs a tracker 41 instructions instead of 233.
+
 Why weir keeps it: a block or a limit by count must hold no one below it. weir's says how many
 packets a flow has had at least, and at most, and no flow is missed while ` + "`denied_packets`" + ` is 0.
 HeavyKeeper counts too little by chance, CocoSketch too little or too much. SpaceSaving has both bounds, as

@@ -90,13 +90,6 @@ const (
 // before is the memory of an entry of bitwire when prefixes were in cascade and table.
 const before = 25.5
 
-// former are the nanoseconds of a packet that options took before constants were a part of the
-// instructions.
-const (
-	formerTracker = 22.5
-	formerDigest  = 34
-)
-
 // option is how long any one option may take beyond its own work, in nanoseconds.
 const option = 5
 
@@ -126,8 +119,12 @@ var promises = []promise{
 	{"wire, 10M, listed, of kernel hash", 3, true, rateRatio(tenMillion, 1, kernelHash)},
 	{"wire, 1M, listed, of nftables", 4.5, true, rateRatio(million, 1, nftables)},
 	{"wire, 1M, listed, of ipset", 4.5, true, rateRatio(million, 1, ipset)},
-	{"wire, 1M, clean, usual configuration, beyond exact, ns", 25, false, beyondOf("wire", million, 0, weirUsual, weirExact)},
-	{"wire, 10M, clean, usual configuration, beyond exact, ns", 25, false, beyondOf("wire", tenMillion, 0, weirUsual, weirExact)},
+	{"wire, 100k, clean, usual configuration, of exact, beyond bare", 1.3, false, usualOfExact(hundredThousand, 0)},
+	{"wire, 100k, listed, usual configuration, of exact, beyond bare", 1.25, false, usualOfExact(hundredThousand, 1)},
+	{"wire, 1M, clean, usual configuration, of exact, beyond bare", 1.2, false, usualOfExact(million, 0)},
+	{"wire, 1M, listed, usual configuration, of exact, beyond bare", 1.15, false, usualOfExact(million, 1)},
+	{"wire, 10M, clean, usual configuration, of exact, beyond bare", 1.1, false, usualOfExact(tenMillion, 0)},
+	{"wire, 10M, listed, usual configuration, of exact, beyond bare", 1.08, false, usualOfExact(tenMillion, 1)},
 	{"IPv6, 1M, clean, beyond bare, of IPv4's", 1.3, false, ofIPv4(0)},
 	{"IPv6, 1M, listed, beyond bare, of IPv4's", 1.3, false, ofIPv4(1)},
 	{"hook: tc, 100k, clean, of generic XDP", 0.9, true, one("hooks", setRandom, hundredThousand, 0, weirTC, ratio)},
@@ -142,13 +139,12 @@ var promises = []promise{
 	{"100M addresses to enforcing, seconds", 40, false, one("load", setRandom, hundredMillion, 0, weirExact, seconds)},
 	{"100M addresses to enforcing, memory of the process meanwhile, GB", 3, false, one("load", setRandom, hundredMillion, 0, weirExact, peak)},
 
-	{"tracker on the wire, of its former time", 0.5, false, ofFormer(weirTracker, formerTracker)},
-	{"digest on the wire, of its former time", 0.5, false, ofFormer(weirDigest, formerDigest)},
+	{"tracker on the wire, ns a packet", option, false, beyondExact(weirTracker, 0)},
 	{"scan detector on the wire, beyond the general path, ns a packet", 45, false, beyondOf("options", hundredThousand, 0, weirScans, weirGeneral)},
 	{"policer on the wire, beyond the general path, ns a packet", 70, false, beyondOf("options", hundredThousand, 0, weirPolice, weirGeneral)},
 	{"first-seen flows on the wire, ns a packet", 30, false, beyondExact(weirFirst, 0)},
 	{"allow list and failsafe port on the wire, clean, ns a packet", option, false, beyondExact(weirAllow, 0)},
-	{"second tracker on the wire, beyond the first, ns a packet", formerTracker/2 + option, false, beyondOf("options", hundredThousand, 0, weirTrackers, weirTracker)},
+	{"second tracker on the wire, beyond the first, ns a packet", option, false, beyondOf("options", hundredThousand, 0, weirTrackers, weirTracker)},
 	{"60 lists on the wire, clean, ns a packet", option, false, beyondExact(weirLists60, 0)},
 	{"60 lists on the wire, listed, ns a packet", option, false, beyondExact(weirLists60, 1)},
 	{"200 lists on the wire, clean, ns a packet", option, false, beyondExact(weirLists200, 0)},
@@ -269,12 +265,11 @@ func atDriver(entries int, listed float64, under string) measured {
 	})
 }
 
-// ofFormer divides the time of an option, for a clean packet, by its time in an earlier version.
-func ofFormer(contender string, former float64) measured {
-	return func(r *Report) (estimate, bool) {
-		x, ok := beyondExact(contender, 0)(r)
-		return x.over(exactly(former)), ok
-	}
+// usualOfExact divides the times of a packet beyond bare with the usual options and without them.
+func usualOfExact(entries int, listed float64) measured {
+	return roundByRound("wire", entries, listed, []string{weirUsual, weirExact, bare}, func(ns []float64) float64 {
+		return (ns[0] - ns[2]) / max(1, ns[1]-ns[2])
+	})
 }
 
 // netRatio divides weir's time in a loop by another's.

@@ -118,6 +118,7 @@ func run(ctx context.Context, o Options, e effort, names []string) (_ *Report, e
 	for i, b := range todo {
 		s.logf("%s, %d of %d", b.name, i+1, len(todo))
 		if err := b.run(s); err != nil {
+			s.report.Judge()
 			return s.report, fmt.Errorf("%s: %w", b.name, err)
 		}
 	}

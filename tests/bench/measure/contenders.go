@@ -122,6 +122,7 @@ type contenders struct {
 	by     map[string]contender
 	wireOf map[string]*wire
 	kind   map[string]kind
+	warm   int // frames before each turn that are not measured: see blocklist.warm
 }
 
 func newContenders() *contenders {

@@ -71,7 +71,7 @@ func (s *session) cores() (err error) {
 			return err
 		}
 		mpps := make(series)
-		scaling, err := s.turns(c.names, func(name string) (float64, error) {
+		scaling, err := s.turns(c.names[0], c.names, func(name string) (float64, error) {
 			one, both, err := s.oneAndBoth(c.by[name], pairs[name], senders)
 			mpps[name] = append(mpps[name], both)
 			return both / one, err

@@ -73,7 +73,7 @@ func (s *session) heavy() (err error) {
 		if err != nil {
 			return err
 		}
-		all, err := s.turns(names, func(name string) (float64, error) {
+		all, err := s.turns(names[0], names, func(name string) (float64, error) {
 			w := c.by[name].(*weir)
 			if err := w.begin(); err != nil { // each round is an interval
 				return 0, err
@@ -112,7 +112,7 @@ func (s *session) heavy() (err error) {
 func (s *session) found() error {
 	const flows, packets, threshold, memory = million, 10 * million, 1000, 256 << 10
 	counting := sources.In[0].Tracker
-	counting.Secret, counting.Geometry = hash.NewSecret(hash.Seed{1}), sketch.PlanGeometry(memory)
+	counting.Secret, counting.Geometry = hash.NewSecret(hash.Seed{1}), sketch.PlanGeometry(memory).WithCold()
 	for _, exponent := range []float64{0.9, 1.1, 1.3} {
 		if err := s.ctx.Err(); err != nil {
 			return err

@@ -14,6 +14,7 @@ import (
 
 	"weir/control/list"
 	"weir/control/list/listfile"
+	"weir/tests/bench/probe"
 )
 
 // blocklist is a list of IPv4 addresses and prefixes, and its text file, one entry
@@ -38,6 +39,10 @@ const (
 )
 
 func (b *blocklist) n() int { return b.size }
+
+// warm returns how many frames bring the set into the caches, or what fits of it: two for each of
+// its lines, at four bytes an entry.
+func (b *blocklist) warm() int { return min(b.n()/8, probe.KeysLen) }
 
 // inside returns an address that the i-th entry matches.
 func (b *blocklist) inside(i int, random *rand.Rand) uint32 {

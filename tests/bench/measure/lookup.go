@@ -87,7 +87,7 @@ func (s *session) lookupIn(b *blocklist) error {
 			if cold && b.n() < million {
 				continue // a burst warms the caches up
 			}
-			all, err := s.turns(c.names, func(name string) (float64, error) {
+			all, err := s.turns(c.names[0], c.names, func(name string) (float64, error) {
 				n := s.lookups
 				if c.kind[name].slow {
 					n = slowly(n)

@@ -10,6 +10,7 @@ import (
 
 	"weir/control/engine"
 	"weir/control/list"
+	part "weir/control/stage"
 	digests "weir/control/stage/digest"
 	"weir/control/stage/first"
 	"weir/control/stage/police"
@@ -62,7 +63,7 @@ func optional() ([]kind, error) {
 		return nil, err
 	}
 	limits.V4, limits.V6 = tracker.DefaultSpec("flow").Key.Shapes()
-	policed := configuration{config: engine.Config{Parts: []engine.Part{&police.Part{Interfaces: []police.Interface{{Limits: limits}}}}}}
+	policed := configuration{config: engine.Config{Parts: []engine.Part{&police.Part{Interfaces: []part.At[*police.Limits]{{Is: limits}}}}}}
 	// What is not forgotten fills the default memory, and is known.
 	flows := first.Spec{Key: "flow"}
 	flows.SetDefaults()

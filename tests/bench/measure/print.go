@@ -215,6 +215,13 @@ func (m Machine) Lines() []string {
 	if m.Load+m.Stolen > 0 { // which earlier reports do not have
 		lines = append(lines, fmt.Sprintf("load average before: %.2f; time that other virtual machines had: %.1f %%", m.Load, 100*m.Stolen))
 	}
+	var against []string
+	for _, name := range slices.Sorted(maps.Keys(m.Mitigations)) {
+		against = append(against, name+" "+m.Mitigations[name])
+	}
+	if len(against) > 0 {
+		lines = append(lines, "mitigations: "+strings.Join(against, "; "))
+	}
 	for _, name := range slices.Sorted(maps.Keys(m.Versions)) {
 		v := m.Versions[name]
 		if v == "" {

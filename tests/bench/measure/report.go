@@ -44,6 +44,9 @@ type Machine struct {
 	// LatencyNS is the time of dependent loads from 1, 10 and 100 MiB: the cost of a
 	// lookup outside the caches with nothing to overlap.
 	LatencyNS [3]float64 `json:"latency_ns"`
+	// Mitigations maps the CPU's weaknesses to the kernel's mitigations: guarded calls and returns
+	// can take longer than all that a filter computes.
+	Mitigations map[string]string `json:"mitigations,omitempty"`
 	// Load is the load average of the minute before the start.
 	Load float64 `json:"load"`
 	// Stolen is the share of the CPUs' time that other virtual machines had.
@@ -144,6 +147,7 @@ func thisMachine(o Options) (Machine, error) {
 		}
 	}
 	m.CacheBytes = lastLevelCache()
+	m.Mitigations = mitigations("/sys/devices/system/cpu/vulnerabilities")
 	text, _ := os.ReadFile("/proc/loadavg")
 	_, _ = fmt.Sscan(string(text), &m.Load) // 0 if it is not there
 	if o.Peers {
@@ -189,6 +193,20 @@ func (t cpuTime) stolenSince(then cpuTime) float64 {
 		return 0
 	}
 	return float64(t.stolen-then.stolen) / float64(t.all-then.all)
+}
+
+// mitigations reads what the kernel says of the CPU's weaknesses, without those that it has not.
+func mitigations(dir string) map[string]string {
+	all := make(map[string]string)
+	files, _ := os.ReadDir(dir)
+	for _, f := range files {
+		text, _ := os.ReadFile(filepath.Join(dir, f.Name()))
+		says := strings.TrimSpace(string(text))
+		if says != "" && says != "Not affected" {
+			all[f.Name()] = strings.TrimPrefix(says, "Mitigation: ")
+		}
+	}
+	return all
 }
 
 // lastLevelCache returns the size in bytes of the first CPU's largest cache, or 0

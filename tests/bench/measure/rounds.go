@@ -2,6 +2,7 @@ package measure
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -18,20 +19,69 @@ const (
 	patience   = 2500 * time.Millisecond
 )
 
+// unsteady is by how much the base's figure may differ from its median, as a share. In a round
+// in which it differs more, the machine was in another state: as beside a busy core.
+const unsteady = 0.2
+
 // series are the figures of each contender, round by round.
 type series map[string][]float64
 
+// steady returns the rounds in which the base's figure was near its median; without a base, all.
+func (s series) steady(base string) series {
+	if base == "" {
+		return s
+	}
+	of := make(series)
+	usual := median(s[base])
+	for i, v := range s[base] {
+		if math.Abs(v/usual-1) > unsteady {
+			continue
+		}
+		for name := range s {
+			of[name] = append(of[name], s[name][i])
+		}
+	}
+	return of
+}
+
 // turns lets contenders take turns until the median of each one's ratio to the
-// first, round by round, is precise. The first round warms up and does not count.
-// The order is random in each round, so that no contender always follows the same
-// one.
-func (s *session) turns(names []string, measure func(name string) (float64, error)) (series, error) {
+// first, round by round, is precise. The first round warms up and does not count,
+// nor do those in which the base was not steady, if there is one. The order is random
+// in each round, so that no contender always follows the same one. It begins again, a few times,
+// where the base was steady in less than half of the rounds.
+func (s *session) turns(base string, names []string, measure func(name string) (float64, error)) (series, error) {
+	const attempts = 3
+	for attempt := 1; ; attempt++ {
+		all, err := s.rounds(base, names, measure)
+		if err != nil {
+			return nil, err
+		}
+		count := all.steady(base)
+		n, rounds := len(count[names[0]]), len(all[names[0]])
+		if 2*n >= rounds {
+			s.logf("    %d rounds of %d, ± %.1f %%", n, rounds, 100*count.widest(names))
+			return count, nil
+		}
+		err = fmt.Errorf("the machine is not steady: in %d of %d rounds, %s differs from its median by more than a fifth", rounds-n, rounds, base)
+		if attempt == attempts {
+			return nil, err
+		}
+		s.logf("    %v: measured again", err)
+	}
+}
+
+// rounds returns the figures of all rounds.
+func (s *session) rounds(base string, names []string, measure func(name string) (float64, error)) (series, error) {
 	all := make(series)
 	order := slices.Clone(names)
 	random := rand.New(rand.NewPCG(11, 12))
 	began := time.Now()
 	more := func(i int) bool {
-		return i <= mostRounds*s.Rounds && time.Since(began) < time.Duration(len(names))*patience && !all.precise(names)
+		if i > mostRounds*s.Rounds || time.Since(began) >= time.Duration(len(names))*patience {
+			return false
+		}
+		count := all.steady(base)
+		return len(count[names[0]]) < s.Rounds || !count.precise(names)
 	}
 	for i := 0; i <= s.Rounds || more(i); i++ {
 		random.Shuffle(len(order), func(a, b int) { order[a], order[b] = order[b], order[a] })
@@ -48,7 +98,6 @@ func (s *session) turns(names []string, measure func(name string) (float64, erro
 			}
 		}
 	}
-	s.logf("    %d rounds, ± %.1f %%", len(all[names[0]]), 100*all.widest(names))
 	return all, nil
 }
 

@@ -170,7 +170,7 @@ func (s *session) beyondPlain(family string, plain []byte, stages []stage) (err 
 		return err
 	}
 	defer release()
-	all, err := s.turns(names, func(name string) (float64, error) { return measure[name]() })
+	all, err := s.turns(names[0], names, func(name string) (float64, error) { return measure[name]() })
 	if err != nil {
 		return err
 	}

@@ -166,9 +166,11 @@ func (w *weir) begin() error {
 		if err != nil {
 			return err
 		}
-		for _, b := range n.Banks(0, n.Active(0)) {
-			b.Reset()
-			b.Admit(sketch.Threshold{Units: uint64(cmp.Or(w.units, mostUnits))}.Admission(0, 1))
+		for i := range tracker.Of(w.generation) {
+			for _, b := range n.Banks(i, n.Active(i)) {
+				b.Reset()
+				b.Admit(sketch.Threshold{Units: uint64(cmp.Or(w.units, mostUnits))}.Admission(0, 1))
+			}
 		}
 		if w.forget {
 			n.Pairs(0, n.Active(0)).Clear()

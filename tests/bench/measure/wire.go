@@ -26,6 +26,7 @@ func (s *session) wireOf(b *blocklist) (err error) {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
+	c.warm = b.warm()
 	g, err := probe.NewGenerator(s.keys, 0)
 	if err != nil {
 		return err
@@ -116,6 +117,7 @@ func (s *session) cleanAndListed(benchmark string, c *contenders, b *blocklist, 
 		return err
 	}
 	defer g.Close()
+	c.warm = b.warm()
 	for _, listed := range []float64{0, 1} {
 		if err := s.keys.Set(b.draw(listed, 0)); err != nil {
 			return err
@@ -169,9 +171,19 @@ func (s *session) onWireOnce(c *contenders, g *probe.Generator, names []string, 
 		}
 		counts[name] = &count{0, all, listed}
 	}
-	figures, err := s.turns(names, func(name string) (float64, error) {
-		ns, n, err := s.turn(c.by[name], c.kind[name].slow, func(n int) (float64, error) { return c.wireOf[name].send(g, n) })
-		counts[name].sent += uint64(n)
+	figures, err := s.turns(names[0], names, func(name string) (float64, error) {
+		send := func(n int) (float64, error) { return c.wireOf[name].send(g, n) }
+		warm := c.warm
+		if c.kind[name].slow {
+			warm = slowly(warm)
+		}
+		if warm > 0 { // other contenders have had the caches since its last turn
+			if _, err := send(warm); err != nil {
+				return 0, err
+			}
+		}
+		ns, n, err := s.turn(c.by[name], c.kind[name].slow, send)
+		counts[name].sent += uint64(warm + n)
 		return 1000 / ns, err
 	})
 	if err != nil {

@@ -39,7 +39,7 @@ const (
 
 // Kinds are all kinds, weir's first.
 var Kinds = []Kind{
-	{"weir (trackers)", "filter/sketch; Estan, Varghese, TOCS 2003, sections 3.2 and 3.3", 0, newBank},
+	{"weir (trackers)", "filter/sketch; Estan, Varghese, TOCS 2003, sections 3.2 and 3.3; Zhou et al., SIGMOD 2018, section 3", 0, newBank},
 	{"count-min, conservative update", "Cormode, Muthukrishnan, J. Algorithms 2005, section 3; Estan, Varghese, section 3.3", 0, newCountMin},
 	{"SpaceSaving, count", "Metwally, Agrawal, El Abbadi, ICDT 2005, section 3.1", 0, newSpaceSaving},
 	{"SpaceSaving, count − error", "the same: flows that are guaranteed to be heavy", 8, newGuaranteed},
@@ -56,7 +56,7 @@ func newBank(bytes, _ int, threshold, seed uint64) (Sketch, error) {
 		V4:       key.Shape{SrcBits: 32},
 		V6:       key.Shape{Fields: key.FieldV6, SrcBits: 128},
 		Secret:   hash.NewSecret(hash.Seed{byte(seed)}),
-		Geometry: sketch.PlanGeometry(bytes),
+		Geometry: sketch.PlanGeometry(bytes).WithCold(),
 	}
 	b, err := sketch.NewBank(t, make([]uint64, t.LineWords()), make([]uint64, t.FlowWords()))
 	if err != nil {
