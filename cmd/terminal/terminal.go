@@ -1,8 +1,9 @@
-// Package terminal writes the text output of commands.
+// Package terminal writes the output of commands.
 package terminal
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -78,4 +79,12 @@ func Raw(out io.Writer) io.Writer {
 		return w.to
 	}
 	return out
+}
+
+// PrintJSON prints a value as indented JSON.
+func PrintJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
 }

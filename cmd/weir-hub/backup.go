@@ -175,7 +175,7 @@ func addAll(t *tar.Writer, from, name string) error {
 			}
 		}
 		for _, dir := range dirs {
-			if dir == authority.TokensDir && name == keysPrefix {
+			if name == keysPrefix && (dir == authority.TokensDir || dir == authority.OperatorsDir) {
 				continue
 			}
 			if err := addAll(t, filepath.Join(from, dir), path.Join(name, dir)); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"weir/cmd/terminal"
 	"weir/control/config"
 	"weir/control/fleet/authority"
 )
@@ -43,7 +44,7 @@ Errors have file, line and column.`,
 			for _, e := range wrong {
 				all = append(all, configError{e.Line, e.Column, e.Path, e.Err.Error()})
 			}
-			if err := printJSON(c.OutOrStdout(), map[string]any{"file": name, "errors": all}); err != nil {
+			if err := terminal.PrintJSON(c.OutOrStdout(), map[string]any{"file": name, "errors": all}); err != nil {
 				return err
 			}
 		} else {
@@ -59,7 +60,8 @@ Errors have file, line and column.`,
 				fmt.Fprintln(c.ErrOrStderr(), "warning:", text)
 			}
 			if a, err := authority.Open(string(h.Keys)); err == nil { // who may not read the keys may check
-				for _, text := range emptyWaves(h, a, "") {
+				members, _ := a.Members() // none: nor may they be read
+				for _, text := range emptyWaves(h, members) {
 					fmt.Fprintln(c.ErrOrStderr(), "warning:", text)
 				}
 			}
@@ -88,19 +90,18 @@ type configError struct {
 	Error  string `json:"error"`
 }
 
-// emptyWaves says of which waves no node is enrolled, with one node left out.
-func emptyWaves(h *config.Hub, a *authority.Authority, without string) (all []string) {
-	members, err := a.Members()
-	if err != nil {
-		return nil
-	}
+// emptyWaves returns a line for each wave, and for each list with labels, that has no enrolled node.
+func emptyWaves(h *config.Hub, members map[string]authority.Member) (all []string) {
 	labels := make(map[string]bool)
-	for name, m := range members {
+	for _, m := range members {
 		for _, l := range m.Labels {
-			labels[l] = labels[l] || name != without && m.Revoked.IsZero()
+			labels[l] = labels[l] || m.Revoked.IsZero()
 		}
 	}
 	for _, l := range h.Lists {
+		if len(l.Labels) > 0 && !slices.ContainsFunc(l.Labels, func(label string) bool { return labels[label] }) {
+			all = append(all, fmt.Sprintf("list %s: no node with label %s is enrolled: none has the list", l.Name, strings.Join(l.Labels, " or ")))
+		}
 		r := h.RolloutOf(l)
 		if r == nil {
 			continue

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -115,7 +116,7 @@ Exit codes: 0 done, 1 failed, 2 wrong command line.`,
 	root.SetVersionTemplate("weir-hub {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newInit(), newToken(), newEnroll(), newRevoke(), newForget(), newNodes(), newCluster(), newSite(), newRelay(), newBackup(), newRestore(), newCheck(), newRun(), newShare())
+	root.AddCommand(newInit(), newToken(), newOperator(), newEnroll(), newRevoke(), newForget(), newLabel(), newNodes(), newCluster(), newSite(), newRelay(), newBackup(), newRestore(), newCheck(), newRun(), newShare())
 	root.InitDefaultHelpCmd()
 	for _, c := range root.Commands() {
 		if c.Name() == "help" {
@@ -230,6 +231,9 @@ func openedAsOwner(file string) (*config.Hub, *authority.Authority, error) {
 		return nil, nil, err
 	}
 	a, err := authority.Open(string(h.Keys))
+	if err == nil {
+		a.SetTerms(hub.Terms(h))
+	}
 	return h, a, err
 }
 
@@ -301,8 +305,8 @@ FILE}. It contains the node's secrets, and is not kept here. A node of this name
 that was enrolled before is revoked. The hub need not run.
 
 Labels group nodes, for rollouts. A node of a site connects to the site's
-server, and not to the hub: see weir-hub site. The node's certificate is valid
-for five years.`,
+server, and not to the hub: see weir-hub site. The node renews its certificate
+by itself: certificates in hub.yaml says how long that is valid.`,
 		Example: `  weir-hub enroll edge-1 --label paris,canary >edge-1.json
   weir-hub enroll edge-1 |
     ssh root@edge-1 install -m 0640 -g weir /dev/stdin /etc/weir/fleet.json`,
@@ -319,11 +323,7 @@ for five years.`,
 		if err != nil {
 			return err
 		}
-		servers, err := a.ServersOf(site, h.Servers)
-		if err != nil {
-			return err
-		}
-		n, err := a.Enroll(args[0], labels, servers)
+		n, err := a.EnrollAt(site, args[0], labels, h.Servers)
 		if err != nil {
 			return err
 		}
@@ -370,11 +370,12 @@ node that connects, and the warning has the command that revokes it.`,
 		}
 		revoke := a.Revoke
 		if !*site && !*yes && !c.Flags().Changed("user") {
-			before := emptyWaves(h, a, "")
-			for _, text := range emptyWaves(h, a, args[0]) {
-				if !slices.Contains(before, text) {
-					return usageError{fmt.Errorf("without %s, %s: enroll another node first, or add --yes", args[0], text)}
-				}
+			members, err := a.Members()
+			if err == nil {
+				err = fillsWaves(h, members, func(m map[string]authority.Member) { delete(m, args[0]) })
+			}
+			if err != nil {
+				return err
 			}
 		}
 		switch {
@@ -427,36 +428,18 @@ of them are connected, and what they filter by.`,
 		Example: "  weir-hub nodes\n  weir-hub nodes --json | jq -r '.nodes[].node'",
 		Args:    noArgs,
 	}
-	file := configFlag(c)
-	asJSON := c.Flags().Bool("json", false, "print JSON")
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		_, a, err := openedAsOwner(*file)
-		if err != nil {
-			return err
-		}
+	shows(c, "nodes", func(a *authority.Authority) ([]authority.Member, error) {
 		members, err := a.Members()
-		if err != nil {
-			return err
-		}
-		all := make([]authority.Member, 0, len(members))
-		for _, m := range members {
-			all = append(all, m)
-		}
+		all := slices.Collect(maps.Values(members))
 		slices.SortFunc(all, func(a, b authority.Member) int { return strings.Compare(a.Name, b.Name) })
-		if *asJSON {
-			return printJSON(c.OutOrStdout(), struct {
-				Nodes []authority.Member `json:"nodes"`
-			}{all})
+		return all, err
+	}, func(m authority.Member) string {
+		state := "enrolled " + m.Enrolled.Format("2006-01-02")
+		if !m.Revoked.IsZero() {
+			state = "revoked " + m.Revoked.Format("2006-01-02")
 		}
-		for _, m := range all {
-			state := "enrolled " + m.Enrolled.Format("2006-01-02")
-			if !m.Revoked.IsZero() {
-				state = "revoked " + m.Revoked.Format("2006-01-02")
-			}
-			fmt.Fprintf(c.OutOrStdout(), "%-24s %-20s %s\n", m.Name, state, strings.Join(m.Labels, ","))
-		}
-		return nil
-	}
+		return fmt.Sprintf("%-24s %-20s %s", m.Name, state, strings.Join(m.Labels, ","))
+	})
 	return c
 }
 

@@ -234,7 +234,11 @@ func TestLastOfWave(t *testing.T) {
 		{[]string{"enroll", "edge-2", "--label", "first", "--config", config}, exitOK, ""},
 		{[]string{"check", config}, exitOK, ""},
 		{[]string{"revoke", "edge-1", "--config", config}, exitOK, ""},
-		{[]string{"revoke", "edge-2", "--config", config}, exitUsage, "without edge-2, " + warning},
+		{[]string{"revoke", "edge-2", "--config", config}, exitUsage, "after this, " + warning},
+		{[]string{"label", "edge-2", "--remove", "first", "--config", config}, exitUsage, "after this, " + warning},
+		{[]string{"label", "edge-2", "edge-9", "--add", "canary", "--config", config}, exitUsage, "no node \"edge-9\""},
+		{[]string{"label", "edge-2", "--add", "canary", "--remove", "first", "--config", config}, exitOK, ""},
+		{[]string{"label", "edge-2", "--config", config}, exitOK, "edge-2                   canary"},
 		{[]string{"check", config}, exitOK, ""}, // it was not revoked
 		{[]string{"revoke", "edge-2", "--yes", "--config", config}, exitOK, ""},
 		{[]string{"check", config}, exitOK, "warning: " + warning},

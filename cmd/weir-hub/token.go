@@ -1,15 +1,14 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/netip"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"weir/cmd/terminal"
 	"weir/control/fleet/authority"
 	"weir/control/quantity"
 )
@@ -68,8 +67,8 @@ server, and not to the hub.`,
 		if t.Count < 1 || t.Count > 100_000 {
 			return usageError{fmt.Errorf("--count %d: want 1 to 100000", t.Count)}
 		}
-		if ttl <= 0 || time.Duration(ttl) > 365*24*time.Hour {
-			return usageError{fmt.Errorf("--ttl %v: want more than 0s, and 365d at most", ttl)}
+		if err := checkTTL(ttl); err != nil {
+			return err
 		}
 		for _, text := range ranges {
 			p, err := netip.ParsePrefix(text)
@@ -92,7 +91,7 @@ server, and not to the hub.`,
 		}
 		made.Command = "weir join " + made.URL + " " + made.Text
 		if *asJSON {
-			return printJSON(c.OutOrStdout(), made)
+			return terminal.PrintJSON(c.OutOrStdout(), made)
 		}
 		fmt.Fprintf(c.ErrOrStderr(), "token %s: hosts: %d, until %s. On each, as root:\n", made.ID, made.Count, made.Expires.Format(time.RFC3339))
 		fmt.Fprintln(c.OutOrStdout(), made.Command)
@@ -110,6 +109,14 @@ run. Those that ended more than 30 days ago go when another one is made.`,
 		Example: "  weir-hub token list\n  weir-hub token list --json | jq -r '.tokens[].joined[].node'",
 		Args:    noArgs,
 	}
+	shows(c, "tokens", (*authority.Authority).Tokens, func(t authority.Token) string {
+		return fmt.Sprintf("%s  %-26s joined %d of %d  %s", t.ID, until(t.Ended(time.Now()), t.Expires), len(t.Joined), t.Count, strings.Join(t.Labels, ","))
+	})
+	return c
+}
+
+// shows completes a command that prints records of the directory of keys: a line for each, or JSON.
+func shows[T any](c *cobra.Command, key string, read func(*authority.Authority) ([]T, error), line func(T) string) {
 	asJSON := c.Flags().Bool("json", false, "print JSON")
 	file := configFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -117,25 +124,34 @@ run. Those that ended more than 30 days ago go when another one is made.`,
 		if err != nil {
 			return err
 		}
-		all, err := a.Tokens()
+		all, err := read(a)
 		if err != nil {
 			return err
 		}
 		if *asJSON {
-			return printJSON(c.OutOrStdout(), struct {
-				Tokens []authority.Token `json:"tokens"`
-			}{append([]authority.Token{}, all...)})
+			return terminal.PrintJSON(c.OutOrStdout(), map[string][]T{key: append([]T{}, all...)})
 		}
-		for _, t := range all {
-			state := t.Ended(time.Now())
-			if state == "" {
-				state = "until " + t.Expires.Format(time.RFC3339)
-			}
-			fmt.Fprintf(c.OutOrStdout(), "%s  %-26s joined %d of %d  %s\n", t.ID, state, len(t.Joined), t.Count, strings.Join(t.Labels, ","))
+		for _, one := range all {
+			fmt.Fprintln(c.OutOrStdout(), line(one))
 		}
 		return nil
 	}
-	return c
+}
+
+// until says why a token has ended, or when it does.
+func until(ended string, expires time.Time) string {
+	if ended != "" {
+		return ended
+	}
+	return "until " + expires.Format(time.RFC3339)
+}
+
+// checkTTL returns why a token cannot have a lifetime.
+func checkTTL(ttl quantity.Duration) error {
+	if ttl <= 0 || time.Duration(ttl) > 365*24*time.Hour {
+		return usageError{fmt.Errorf("--ttl %v: want more than 0s, and 365d at most", ttl)}
+	}
+	return nil
 }
 
 func newTokenRevoke() *cobra.Command {
@@ -159,17 +175,10 @@ that have joined stay: weir-hub revoke cuts them off.`,
 			return err
 		}
 		if *asJSON {
-			return printJSON(c.OutOrStdout(), map[string]string{"revoked": id})
+			return terminal.PrintJSON(c.OutOrStdout(), map[string]string{"revoked": id})
 		}
 		fmt.Fprintf(c.OutOrStdout(), "revoked: token %s\n", id)
 		return nil
 	}
 	return c
-}
-
-// printJSON prints a value as indented JSON.
-func printJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"weir/cmd/terminal"
 	"weir/control/api"
 	"weir/control/api/client"
 )
@@ -42,7 +43,7 @@ func (q question[T]) complete(c *cobra.Command) *cobra.Command {
 			outcome = q.outcome(answer)
 		}
 		if *asJSON {
-			return cmp.Or(printJSON(c.OutOrStdout(), answer), outcome)
+			return cmp.Or(terminal.PrintJSON(c.OutOrStdout(), answer), outcome)
 		}
 		q.text(c, answer)
 		return outcome
@@ -72,9 +73,8 @@ func dial(c *cobra.Command, socket string) *client.Client {
 
 // dialHub is dial for the hub of a fleet.
 func dialHub(c *cobra.Command, socket string) *client.Client {
-	return waiting(c, client.DialHub(socket), func(*api.Status, error) string {
-		return "the hub at " + socket + " has not answered yet"
-	})
+	of := connectHub(c, socket)
+	return waiting(c, of, func(*api.Status, error) string { return "the hub at " + of.Address() + " has not answered yet" })
 }
 
 // waiting has a client say why a command waits.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"weir/cmd/terminal"
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/audit"
@@ -105,7 +106,7 @@ func showAudit(c *cobra.Command, ask func(context.Context, int) (*api.Audit, err
 		case err != nil:
 			return err
 		case *asJSON:
-			return printJSON(c.OutOrStdout(), a)
+			return terminal.PrintJSON(c.OutOrStdout(), a)
 		}
 		return printAudit(c.OutOrStdout(), a.Changes)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"weir/cmd/terminal"
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/compressed"
@@ -107,7 +108,7 @@ func newChange(c *cobra.Command, change api.Change) *cobra.Command {
 		}
 		switch {
 		case *asJSON:
-			return printJSON(c.OutOrStdout(), changed)
+			return terminal.PrintJSON(c.OutOrStdout(), changed)
 		case len(change.Entries) > 0: // else there was nothing to do
 			printChanged(c.OutOrStdout(), "weir", change, changed)
 			if changed.Monitor {

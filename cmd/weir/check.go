@@ -13,6 +13,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"weir/cmd/terminal"
 	"weir/control/config"
 	"weir/control/daemon"
 	"weir/control/doctor"
@@ -77,7 +78,7 @@ YAML; secrets, such as headers for a feed, are printed in clear.`,
 		out := c.OutOrStdout()
 		switch {
 		case *asJSON:
-			if bad := printJSON(out, r.json(name, wrong, err)); bad != nil {
+			if bad := terminal.PrintJSON(out, r.json(name, wrong, err)); bad != nil {
 				return bad
 			}
 		case err == nil:

@@ -22,6 +22,7 @@ import (
 	"weir/control/api/client"
 	"weir/control/api/server"
 	"weir/tests/long"
+	"weir/tests/must"
 	tests "weir/tests/wait"
 )
 
@@ -123,9 +124,7 @@ func TestCommandsWithoutDaemon(t *testing.T) {
 			dir := t.TempDir()
 			socket, text, frame := filepath.Join(dir, "weir.sock"), filepath.Join(dir, "list.txt"), filepath.Join(dir, "frame.pcap")
 			state.begin(t, socket)
-			if err := os.WriteFile(text, []byte("192.0.2.1\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Write(t, text, "192.0.2.1\n")
 			var all sync.WaitGroup
 			for _, c := range asking(newRoot()) {
 				name := c.CommandPath()

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/cmd/interrupt"
+	"weir/cmd/terminal"
 	"weir/control/demo"
 )
 
@@ -108,7 +109,7 @@ root. It exits with 1 if a listed packet passed or an unlisted one was dropped.`
 			return err
 		}
 		if *asJSON {
-			err = printJSON(c.OutOrStdout(), report)
+			err = terminal.PrintJSON(c.OutOrStdout(), report)
 		} else {
 			print()
 		}

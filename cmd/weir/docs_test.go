@@ -1,11 +1,12 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"weir/tests/must"
 )
 
 // configurations are those that a page shows: blocks, indented or fenced, or what
@@ -46,10 +47,7 @@ func TestDocumentedConfigurations(t *testing.T) {
 	here := strings.NewReplacer("$PWD", t.TempDir(), "/usr/local/lib/weir/abuseipdb", "/bin/true", "/etc/weir/loop.key", file(t, "loop.key", strings.Repeat("0f", 16)+"\n"))
 	checked := 0
 	for _, page := range append(pages, "../../README.md", "../../vagrant/README.md") {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Read(t, page)
 		for _, written := range regexp.MustCompile("(?s)<<END\n.*?\n +END\n").FindAllString(string(text), -1) {
 			if strings.Contains(written, "`") {
 				t.Errorf("%s: the shell would run a command in\n%s", page, written)

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"weir/cmd/terminal"
 	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/doctor"
@@ -99,7 +100,7 @@ The exit code is 0 if there is no problem, and 4 if there is one.`,
 		}
 		out := c.OutOrStdout()
 		if *asJSON {
-			return cmp.Or(printJSON(out, map[string]any{"version": version, "findings": findings}), bad)
+			return cmp.Or(terminal.PrintJSON(out, map[string]any{"version": version, "findings": findings}), bad)
 		}
 		if err := doctor.Print(out, findings); err != nil {
 			return err

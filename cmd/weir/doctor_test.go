@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"weir/control/attach"
 	"weir/control/config"
 	"weir/control/doctor"
+	"weir/tests/must"
 )
 
 // A daemon that does not answer is a problem by itself, and none that does not run.
@@ -51,9 +51,7 @@ func TestDoctorOfSilentDaemon(t *testing.T) {
 		t.Errorf("exit code %d, %+v; this process was looked at: %t", code, got, own)
 	}
 	s.Close()
-	if err := os.WriteFile(socket, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, socket, "")
 	if code, got, _ := examine(); code != exitProblem || len(got) != 1 || !strings.Contains(got[0].Text, "is not a socket") {
 		t.Errorf("exit code %d, %+v", code, got)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"weir/cmd/terminal"
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/feed"
@@ -328,7 +329,7 @@ active, and will be after a restart.
 			return err
 		}
 		if *asJSON {
-			return printJSON(c.OutOrStdout(), changed)
+			return terminal.PrintJSON(c.OutOrStdout(), changed)
 		}
 		printChanged(c.OutOrStdout(), "weir", of.Change, changed)
 		return nil

@@ -14,6 +14,7 @@ import (
 	"weir/control/attach"
 	"weir/control/capture"
 	"weir/control/observe/events"
+	"weir/tests/must"
 )
 
 var eventTime = time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.Local)
@@ -118,10 +119,7 @@ func TestCapture(t *testing.T) {
 	if !asked.Frames || len(asked.Reasons) != 1 {
 		t.Errorf("asked for %+v", asked)
 	}
-	written, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	written := must.Read(t, path)
 	// Blocks are read by the capture package; comments are there as text.
 	for _, want := range []string{"weir " + version, "eth0", "eth0 in namespace lab", "blocked, list feed\x00", "blocked, list feed, 1 of 4\x00", "malformed\x00"} {
 		if !strings.Contains(string(written), want) {

@@ -13,6 +13,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"weir/cmd/terminal"
 	"weir/control/explain"
 
 	"github.com/dustin/go-humanize"
@@ -86,7 +87,7 @@ exit code 1.`,
 		x.answered = func(e api.Explanation) error {
 			dropped = dropped || !e.Passes()
 			if *asJSON {
-				return printJSON(c.OutOrStdout(), e)
+				return terminal.PrintJSON(c.OutOrStdout(), e)
 			}
 			printExplanation(c.OutOrStdout(), e, *verbose, true, time.Now())
 			return nil

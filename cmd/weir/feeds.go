@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"weir/cmd/terminal"
 	"weir/control/feed"
 	"weir/control/quantity"
 )
@@ -67,9 +68,9 @@ The licence is the maintainers' and may exclude commercial use: read their page.
 		out := c.OutOrStdout()
 		switch {
 		case *asJSON && len(args) == 1:
-			return printJSON(out, all[0])
+			return terminal.PrintJSON(out, all[0])
 		case *asJSON:
-			return printJSON(out, all)
+			return terminal.PrintJSON(out, all)
 		case len(args) == 1:
 			return printFeed(out, all[0])
 		}

@@ -2,8 +2,6 @@ package main
 
 import (
 	"encoding"
-	"encoding/json"
-	"io"
 	"strings"
 	"time"
 
@@ -66,12 +64,4 @@ func jsonFlag(c *cobra.Command) *bool {
 func wantsJSON(c *cobra.Command) bool {
 	given, _ := c.Flags().GetBool("json")
 	return given
-}
-
-// printJSON prints a value as indented JSON.
-func printJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	return e.Encode(v)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"weir/cmd/terminal"
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/config"
@@ -18,9 +19,9 @@ func newFleet() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "fleet COMMAND",
 		Short: "Change lists on all nodes of a fleet, and ask its nodes",
-		Long: `Asks the hub of a fleet, which must run on this host: what weir block, explain,
-top and the like do on this host, weir fleet block, explain and top do on all
-nodes.`,
+		Long: `Asks the hub of a fleet, on this host or, after weir fleet login, elsewhere:
+what weir block, explain, top and the like do on this host, weir fleet block,
+explain and top do on all nodes.`,
 		Example: `  weir fleet status
   weir fleet explain 198.51.100.7
   weir fleet block --ttl 1h --reason 'scans ssh' 198.51.100.0/24`,
@@ -28,6 +29,7 @@ nodes.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(
+		newFleetLogin(),
 		newFleetStatus(),
 		newFleetConsole(),
 		newFleetLists(),
@@ -52,8 +54,9 @@ nodes.`,
 // notPublished follows what a command has done.
 const notPublished = "It is not published yet: nodes get it as soon as the hub can publish it. weir fleet status says why."
 
-// hubFlag is the flag --socket.
+// hubFlag is the flags --hub and --socket.
 func hubFlag(c *cobra.Command) *string {
+	c.Flags().String("hub", "", "`name` of a hub elsewhere, of weir fleet login (default $"+hubVariable+", or the one on this host)")
 	return c.Flags().String("socket", api.DefaultHubSocket, "`path` of the hub's socket")
 }
 
@@ -95,7 +98,7 @@ themselves, also while the hub is down.` + entriesLong,
 		change.Await = true
 		if change.Entries = entries.text; len(change.Entries) == 0 {
 			if *asJSON {
-				return printJSON(c.OutOrStdout(), api.FleetChanged{})
+				return terminal.PrintJSON(c.OutOrStdout(), api.FleetChanged{})
 			}
 			return nil
 		}
@@ -112,7 +115,7 @@ themselves, also while the hub is down.` + entriesLong,
 // ends where it is not in effect on each.
 func printFleetChange(c *cobra.Command, change api.Change, changed *api.FleetChanged, asJSON bool) error {
 	if asJSON {
-		return cmp.Or(printJSON(c.OutOrStdout(), changed), unlessInEffect(changed))
+		return cmp.Or(terminal.PrintJSON(c.OutOrStdout(), changed), unlessInEffect(changed))
 	}
 	printChanged(c.OutOrStdout(), "weir fleet", change, &changed.Changed)
 	for _, w := range changed.Warnings {
@@ -285,7 +288,7 @@ All are in audit.log in the hub's state directory, a line of JSON each.`,
 	}
 	socket := hubFlag(c)
 	showAudit(c, func(ctx context.Context, limit int) (*api.Audit, error) {
-		return client.DialHub(*socket).Audit(ctx, limit)
+		return connectHub(c, *socket).Audit(ctx, limit)
 	})
 	return c
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
+
+	"weir/cmd/terminal"
 )
 
 func newFleetEntries() *cobra.Command {
@@ -96,7 +98,7 @@ save them first with weir fleet entries --json.`,
 		case err != nil:
 			return err
 		case *asJSON:
-			return cmp.Or(printJSON(c.OutOrStdout(), changed), unlessInEffect(changed))
+			return cmp.Or(terminal.PrintJSON(c.OutOrStdout(), changed), unlessInEffect(changed))
 		}
 		fmt.Fprintf(c.OutOrStdout(), "removed from list %s: %s\n", changed.List, humanize.Comma(int64(changed.Removed)))
 		printEnforcing(c, changed)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"weir/control/api"
 	"weir/control/api/server"
 	"weir/control/fleet/wire"
+	"weir/tests/must"
 )
 
 // hubOf answers for a hub.
@@ -358,9 +358,7 @@ func TestFleetEntries(t *testing.T) {
 	h.answer = api.FleetChanged{Changed: api.Changed{List: "block", Added: 2, Removed: 2}, Published: true, Nodes: 8, Enforcing: 8}
 	socket := serveHub(t, h)
 	file := filepath.Join(t.TempDir(), "some.txt")
-	if err := os.WriteFile(file, []byte("192.0.2.1\n192.0.2.2\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, file, "192.0.2.1\n192.0.2.2\n")
 	for _, c := range []struct {
 		args []string
 		says string

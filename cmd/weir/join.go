@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"weir/cmd/terminal"
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/config"
@@ -34,6 +35,8 @@ type joined struct {
 	Already bool     `json:"already"` // before
 	Lists   []string `json:"lists"`   // of the fleet, which the host filters by
 	Monitor bool     `json:"monitor"` // it drops nothing
+
+	anew bool // by another file than before, or the first one
 }
 
 // joining is a host that joins a fleet.
@@ -43,6 +46,8 @@ type joining struct {
 	name  string // "": by the host's name
 	file  string // weir.yaml
 	says  io.Writer
+
+	denied func(context.Context) bool // whether the hub lets the node in no more
 
 	conf   *config.Config
 	enroll string // the enrollment file
@@ -62,7 +67,8 @@ the daemon reload.
 
 The command returns when the host filters by a list of the fleet, and fails if
 it does not within the time of --wait. Run it again if it has failed: it goes on
-where it was, and the hub counts the host once. On a node it changes nothing.`,
+where it was, and the hub counts the host once. On a node it changes nothing,
+unless the hub lets that in no more, as one that was revoked: it joins anew.`,
 		Example: `  weir join https://hub.example.net:4223 1f0c22aa.kPz...
   weir join hub.example.net 1f0c22aa.kPz... --name edge-1`,
 		Args: func(c *cobra.Command, args []string) error {
@@ -89,14 +95,15 @@ where it was, and the hub counts the host once. On a node it changes nothing.`,
 		ctx, cancel := context.WithTimeout(c.Context(), within)
 		defer cancel()
 		j.says = c.ErrOrStderr()
+		j.denied = func(ctx context.Context) bool { return denied(ctx, dial(c, string(j.conf.API.Socket))) }
 		n, already, err := j.join(ctx)
 		if err != nil {
 			return err
 		}
-		done := joined{Node: n.Name}
+		done := joined{Node: n.Name, anew: !already}
 		of := dial(c, string(j.conf.API.Socket))
 		s, err := started(ctx, of)
-		if err == nil && s.Fleet == nil {
+		if err == nil && (s.Fleet == nil || done.anew) {
 			if _, err = of.Reload(ctx); err != nil {
 				err = fmt.Errorf("this host is node %s, but weir does not follow the fleet yet: %w", n.Name, err)
 			}
@@ -110,7 +117,7 @@ where it was, and the hub counts the host once. On a node it changes nothing.`,
 			return err
 		}
 		if *asJSON {
-			return printJSON(c.OutOrStdout(), done)
+			return terminal.PrintJSON(c.OutOrStdout(), done)
 		}
 		text := "this host is node " + done.Node
 		if done.Already {
@@ -139,6 +146,24 @@ func started(ctx context.Context, of *client.Client) (*api.Status, error) {
 	}
 }
 
+// denied reports whether the hub lets the host in no more, also by the file that it has now.
+func denied(ctx context.Context, of *client.Client) bool {
+	s, err := started(ctx, of)
+	if err != nil || s.Fleet == nil || !s.Fleet.Denied {
+		return false
+	}
+	for _, err = of.Reload(ctx); err == nil && ctx.Err() == nil; {
+		if s, err = of.Status(ctx); err == nil && (s.Fleet == nil || s.Fleet.Connected || s.Fleet.Denied) {
+			return s.Fleet != nil && s.Fleet.Denied
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(joinLook):
+		}
+	}
+	return true
+}
+
 // follows waits until the host filters by a list of the fleet.
 func (d *joined) follows(ctx context.Context, of *client.Client) error {
 	for {
@@ -155,6 +180,8 @@ func (d *joined) follows(ctx context.Context, of *client.Client) error {
 			why = "the daemon reads another configuration, without fleet"
 		case s.Fleet.Problem != "":
 			why = s.Fleet.Problem
+		case d.anew && !s.Fleet.Connected:
+			why = "it is not connected to the hub yet"
 		case !slices.ContainsFunc(s.Interfaces, func(i api.InterfaceStatus) bool { return i.State == api.Filtered || i.State == api.Unpinned }):
 			why = "it filters no interface"
 		default:
@@ -201,6 +228,9 @@ func (j *joining) join(ctx context.Context) (n enrollment.Node, already bool, er
 		err = fmt.Errorf("this host is node %s of another fleet: to leave that, take fleet out of %s, restart weir, and remove %s", n.Name, j.file, j.enroll)
 	case err == nil && j.name != "" && j.name != n.Name:
 		err = fmt.Errorf("this host is node %s already: nothing has changed", n.Name)
+	case err == nil && j.denied(ctx):
+		j.name = n.Name
+		n, err = j.ask(ctx)
 	default:
 		already = true
 	}

@@ -111,7 +111,7 @@ func TestJoinAlready(t *testing.T) {
 		t.Fatal(err)
 	}
 	try := func(by enrollment.Token, name string) (bool, error) {
-		j := joining{hub: "https://192.0.2.1:4223", token: by, name: name, file: file, says: io.Discard}
+		j := joining{hub: "https://192.0.2.1:4223", token: by, name: name, file: file, says: io.Discard, denied: func(context.Context) bool { return false }}
 		n, already, err := j.join(t.Context())
 		if err == nil && n.Name != "edge-1" {
 			t.Errorf("it is node %s", n.Name)

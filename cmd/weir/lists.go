@@ -14,6 +14,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"weir/cmd/terminal"
 	"weir/control/api"
 	"weir/control/api/client"
 )
@@ -401,7 +402,7 @@ func refresh(c *cobra.Command, read func(ctx context.Context, list string) (*api
 		all.Sources = append(all.Sources, r.Sources...)
 	}
 	if asJSON {
-		if err := printJSON(c.OutOrStdout(), all); err != nil {
+		if err := terminal.PrintJSON(c.OutOrStdout(), all); err != nil {
 			return err
 		}
 	} else {

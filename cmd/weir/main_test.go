@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"weir/tests/lab"
+	"weir/tests/must"
 )
 
 // weir executes a command line in this process.
@@ -33,9 +34,7 @@ func weir(t *testing.T, stdin string, args ...string) (code int, stdout, stderr 
 func file(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, path, content)
 	return path
 }
 

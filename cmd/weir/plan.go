@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"weir/cmd/terminal"
 	"weir/control/list/listfile"
 	"weir/control/plan"
 	"weir/control/quantity"
@@ -46,7 +47,7 @@ func printResult(c *cobra.Command, asJSON bool, p plan.Result) error {
 // printPlan prints a plan as JSON, or as the rows that rows adds.
 func printPlan(c *cobra.Command, asJSON bool, plan any, rows func(row func(name, format string, args ...any))) error {
 	if asJSON {
-		return printJSON(c.OutOrStdout(), plan)
+		return terminal.PrintJSON(c.OutOrStdout(), plan)
 	}
 	printRows(c.OutOrStdout(), rows)
 	return nil

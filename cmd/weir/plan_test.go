@@ -3,10 +3,11 @@ package main
 import (
 	"encoding/json"
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"weir/tests/must"
 )
 
 func TestPlan(t *testing.T) {
@@ -55,9 +56,7 @@ func TestPlan(t *testing.T) {
 // The entries of a file are counted, in its format.
 func TestPlanFrom(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "feed.csv")
-	if err := os.WriteFile(file, []byte("a,192.0.2.1\nb,192.0.2.0/31\nc,198.51.100.0-198.51.100.2\nd,2001:db8::/48\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, file, "a,192.0.2.1\nb,192.0.2.0/31\nc,198.51.100.0-198.51.100.2\nd,2001:db8::/48\n")
 	code, out, log := weir(t, "", "plan", "--from", file+",format=csv,column=2", "--json")
 	if code != exitOK || !strings.Contains(out, `"entries": 5,`) || log != "" {
 		t.Errorf("exit code %d: %s%s", code, out, log)

@@ -18,6 +18,7 @@ import (
 
 	"weir/control/audit"
 	"weir/control/queue"
+	"weir/tests/must"
 )
 
 // Where no daemon has listened yet, as after a boot, a change waits where the service's
@@ -37,16 +38,12 @@ func TestChangesWaitAfterABoot(t *testing.T) {
 		"", "interfaces: [lo", fmt.Sprintf("interfaces: [lo]\nstate_dir: %s\n", state),
 		fmt.Sprintf("interfaces: [lo]\nstate_dir: ''\napi: {socket: %s}\n", socket),
 	} {
-		if err := os.WriteFile(configFile, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, configFile, text)
 		if out, code := run("block", "192.0.2.1"); code != exitFailure || !strings.Contains(out, "start `weir run`; nothing was changed: no state_dir is known for the socket "+socket) {
 			t.Errorf("with %q: exit code %d, %s", text, code, out)
 		}
 	}
-	if err := os.WriteFile(configFile, fmt.Appendf(nil, "interfaces: [lo]\nstate_dir: %s\napi: {socket: %s}\n", state, socket), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, configFile, fmt.Appendf(nil, "interfaces: [lo]\nstate_dir: %s\napi: {socket: %s}\n", state, socket))
 	if err := os.Mkdir(state, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -80,9 +77,7 @@ func TestUnansweredCommands(t *testing.T) {
 	before := configFile
 	configFile = filepath.Join(dir, "weir.yaml")
 	defer func() { configFile = before }()
-	if err := os.WriteFile(configFile, fmt.Appendf(nil, "interfaces: [lo]\nstate_dir: %s\napi: {socket: %s}\n", state, socket), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, configFile, fmt.Appendf(nil, "interfaces: [lo]\nstate_dir: %s\napi: {socket: %s}\n", state, socket))
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
@@ -143,9 +138,7 @@ func TestUnansweredCommands(t *testing.T) {
 	if out, _, code := run("unblock", "192.0.2.1"); code != exitOK || !strings.HasPrefix(out, "queued for list manual") {
 		t.Errorf("unblock: exit code %d, %q", code, out)
 	}
-	if err := os.WriteFile(filepath.Join(state, audit.File), []byte(`{"change": "reload", "user": "ada"}`+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, filepath.Join(state, audit.File), `{"change": "reload", "user": "ada"}`+"\n")
 	if out, errs, code := run("audit"); code != exitOK || !strings.Contains(out, "ada") || !strings.Contains(errs, "the daemon does not answer: from "+state) {
 		t.Errorf("audit: exit code %d, %q, %q", code, out, errs)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"weir/cmd/terminal"
 	"weir/control/replay"
 	"weir/control/stage/tracker"
 )
@@ -96,7 +97,7 @@ asked. --own names the networks of the host, whose packets go out.`,
 		}
 		// What was read before an error is worth knowing, too.
 		if *asJSON {
-			if bad := printJSON(c.OutOrStdout(), summary); bad != nil {
+			if bad := terminal.PrintJSON(c.OutOrStdout(), summary); bad != nil {
 				return bad
 			}
 			return err
@@ -125,7 +126,7 @@ func replayFlood(c *cobra.Command, own []string, verdicts string, captures []str
 		return err
 	}
 	if asJSON {
-		return errors.Join(printJSON(c.OutOrStdout(), s), err)
+		return errors.Join(terminal.PrintJSON(c.OutOrStdout(), s), err)
 	}
 	w := c.OutOrStdout()
 	for _, f := range s.Findings {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"weir/cmd/terminal"
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/quantity"
@@ -31,7 +32,7 @@ Exit code 4: a rollout is halted.`,
 	socket := hubFlag(c)
 	asJSON := jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		f, err := client.DialHub(*socket).Fleet(c.Context())
+		f, err := connectHub(c, *socket).Fleet(c.Context())
 		if err != nil {
 			return err
 		}
@@ -54,7 +55,7 @@ Exit code 4: a rollout is halted.`,
 		case !known:
 			return fmt.Errorf("%w: %q", api.ErrNoList, args[0])
 		case *asJSON:
-			err = printJSON(c.OutOrStdout(), out)
+			err = terminal.PrintJSON(c.OutOrStdout(), out)
 		case len(names) == 0:
 			fmt.Fprintln(c.OutOrStdout(), "no rollouts: changes reach all nodes at once, or there was none yet")
 		}

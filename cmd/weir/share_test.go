@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"weir/tests/must"
 )
 
 func TestShare(t *testing.T) {
@@ -17,10 +19,7 @@ func TestShare(t *testing.T) {
 		t.Fatalf("exit code %d\n%s%s", code, out, log)
 	}
 	read := func(name string) string {
-		b, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Read(t, filepath.Join(dir, name))
 		return string(b)
 	}
 	for name, want := range map[string]string{

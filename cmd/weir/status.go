@@ -20,6 +20,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
+	"weir/cmd/terminal"
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/attach"
@@ -110,7 +111,7 @@ of the host.`,
 		}
 		out := c.OutOrStdout()
 		if *asJSON {
-			return cmp.Or(printJSON(out, s), err)
+			return cmp.Or(terminal.PrintJSON(out, s), err)
 		}
 		if s.Daemon != nil || s.Starting != nil || len(s.Attachments) > 0 || errors.Is(err, errUnfiltered) {
 			if *short {
@@ -516,7 +517,7 @@ func printDaemonNotices(w io.Writer, d *api.Status) (noticed bool) {
 	if more := d.SparedMore; more > 0 {
 		fmt.Fprintf(w, "SPARED: %d more\n", more)
 	}
-	if f := d.Fleet; f != nil && (f.Stale || !f.Connected || f.Refused > 0 || f.Expires != nil || len(f.Twice) > 0) {
+	if f := d.Fleet; f != nil && (f.Stale || !f.Connected || f.Refused > 0 || f.Expires != nil || f.RenewalFails != nil || len(f.Twice) > 0) {
 		printFleet(w, f)
 		noticed = true
 	}
@@ -554,7 +555,10 @@ func printFleet(w io.Writer, f *api.Fleet) {
 		fmt.Fprintf(w, "FLEET: lists that are configured here come from the hub, too, and both filter: %s; weir check says what to do\n", names(f.Twice))
 	}
 	if f.Expires != nil {
-		fmt.Fprintf(w, "FLEET: the certificate of node %s is valid until %s, then it does not connect any more: weir hub enroll it anew\n", f.Node, f.Expires.UTC().Format(time.DateOnly))
+		fmt.Fprintf(w, "FLEET: the certificate of node %s is valid until %s, and not renewed; then it does not connect any more\n", f.Node, f.Expires.UTC().Format(time.DateOnly))
+	}
+	if f.RenewalFails != nil {
+		fmt.Fprintf(w, "FLEET: node %s cannot renew its certificate since %s: %s\n", f.Node, f.RenewalFails.UTC().Format(time.RFC3339), f.RenewalProblem)
 	}
 }
 
@@ -959,7 +963,7 @@ func printDetached(w io.Writer, detached []attach.Interface, daemons []daemonOf,
 				list = append(list, next)
 			}
 		}
-		return printJSON(w, map[string]any{"detached": list, "daemons": daemons})
+		return terminal.PrintJSON(w, map[string]any{"detached": list, "daemons": daemons})
 	}
 	for _, t := range detached {
 		fmt.Fprintln(w, "detached from", t.String())

@@ -13,8 +13,8 @@ import (
 	"weir/control/api/client"
 	"weir/control/attach"
 	"weir/control/stage/first"
-	"weir/control/stage/inner"
 	"weir/control/stage/police"
+	"weir/control/stages"
 )
 
 // Without access to its pins, the daemon's answer is shown.
@@ -133,7 +133,7 @@ func TestStatusVerbose(t *testing.T) {
 	if err := json.Unmarshal([]byte(`[{"id": 5, "name": "before"}, {"id": 6, "weir": true}, {"id": 7}]`), &i.Order); err != nil {
 		t.Fatal(err)
 	}
-	i.Inner, i.Tunnels = true, inner.State{"gre": {Headers: 3000, Listed: 4}, "vxlan": {}}
+	i.Inner, i.Tunnels = true, stages.Tunnels{"gre": {Headers: 3000, Listed: 4}, "vxlan": {}}
 	penalties := penaltiesOf(&api.Status{PenaltiesRefused: 4069, PenaltiesReplaced: 40}, api.InterfaceStatus{Penalties: new(7996), MaxPenalties: 8192})
 	of := api.Status{FalsePositives: api.FalsePositives{Rate: new(0.01), Low: new(0.008), High: new(0.0125), Packets: 5000}}
 	for _, verbose := range []bool{false, true} {

@@ -15,6 +15,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/pflag"
+
+	"weir/tests/must"
 )
 
 var update = flag.Bool("update", false, "add what is new to the record of names")
@@ -132,9 +134,6 @@ func values(t reflect.Type, path string, all *[]string) {
 
 func readFile(t *testing.T, name string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Read(t, name)
 	return text
 }

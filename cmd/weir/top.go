@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
+	"weir/cmd/terminal"
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/ruleset"
@@ -115,7 +116,7 @@ NO_COLOR=1 in the environment disables colours.`,
 					return by.missing()
 				}
 			}
-			return printJSON(out, now)
+			return terminal.PrintJSON(out, now)
 		}
 		page, err := top.Page(now, string(by), hostname(), widthOf(out))
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
+	"weir/cmd/terminal"
 	"weir/control/api/client"
 	"weir/control/stage/digest"
 )
@@ -145,7 +146,7 @@ func trace(ctx context.Context, in io.Reader, out, log io.Writer, ask askTraces,
 		traces = append(traces, found...)
 	}
 	if asJSON {
-		errs = append(errs, printJSON(out, map[string]any{"traces": traces}))
+		errs = append(errs, terminal.PrintJSON(out, map[string]any{"traces": traces}))
 	} else {
 		for _, t := range traces {
 			printTrace(out, t, nodes)
@@ -232,7 +233,7 @@ func findLoops(ctx context.Context, in io.Reader, out io.Writer, captures []stri
 		}
 	}
 	if asJSON {
-		return errors.Join(append(errs, printJSON(out, map[string]any{"packets": packets, "loops": all}))...)
+		return errors.Join(append(errs, terminal.PrintJSON(out, map[string]any{"packets": packets, "loops": all}))...)
 	}
 	for _, l := range all {
 		fmt.Fprintf(out, "packet %d: %s came again and again, TTL %d to %d\n", l.Number, l.Flow, l.First, l.TTL)

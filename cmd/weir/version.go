@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"weir/cmd/terminal"
 )
 
 // version and commit are set by the linker; see the Makefile.
@@ -52,7 +54,7 @@ built it, and the platform: what a bug report should begin with.`,
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		b, out := thisBuild(), c.OutOrStdout()
 		if *asJSON {
-			return printJSON(out, b)
+			return terminal.PrintJSON(out, b)
 		}
 		_, err := fmt.Fprintf(out, "weir %s\ncommit   %s\ngo       %s\nplatform %s\n", b.Version, b.Commit, b.Go, b.Platform)
 		return err

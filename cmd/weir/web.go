@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"weir/cmd/terminal"
 	"weir/control/api"
 	"weir/control/api/client"
 	"weir/control/ruleset"
@@ -52,7 +53,7 @@ console.listen in hub.yaml switches the console on.`,
 		Args: noArgs,
 	}
 	socket := hubFlag(c)
-	openConsole(c, func() *client.Client { return client.DialHub(*socket) })
+	openConsole(c, func() *client.Client { return connectHub(c, *socket) })
 	return c
 }
 
@@ -73,7 +74,7 @@ func openConsole(c *cobra.Command, dial func() *client.Client) {
 			case err != nil:
 				return err
 			case *asJSON:
-				return printJSON(out, e)
+				return terminal.PrintJSON(out, e)
 			}
 			_, err = fmt.Fprintf(out, "ended: %s\n", plural(e.Sessions, "session", "sessions"))
 			return err
@@ -83,7 +84,7 @@ func openConsole(c *cobra.Command, dial func() *client.Client) {
 		case err != nil:
 			return err
 		case *asJSON:
-			return printJSON(out, o)
+			return terminal.PrintJSON(out, o)
 		}
 		printOpened(out, o, time.Now())
 		return nil

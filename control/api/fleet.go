@@ -1,6 +1,9 @@
 package api
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // DefaultHubSocket is the default path of the socket of a hub.
 const DefaultHubSocket = "/run/weir-hub/hub.sock"
@@ -84,6 +87,7 @@ type FleetList struct {
 	Trial     bool         `json:"trial,omitempty"`    // it drops nothing
 	Decision  *Trial       `json:"decision,omitempty"` // what the configuration or a command says of that; nil: it is enforced, as configured
 	For       string       `json:"for,omitempty"`      // the packets that it is for; "": all
+	Labels    []string     `json:"labels,omitempty"`   // of the nodes that have it; none: all nodes
 	Version   Place        `json:"version"`
 	Published Place        `json:"published"`
 	Entries   int          `json:"entries"`
@@ -102,7 +106,8 @@ type FleetList struct {
 	Rollout *FleetRollout `json:"rollout,omitempty"`
 }
 
-// Does returns the action with the packets that it is for, as in "block, on trial, for tcp/22".
+// Does returns the action with the packets and nodes that it is for, as in "block, on trial, for tcp/22, on nodes with
+// web or mail".
 func (l *FleetList) Does() string {
 	text := l.Action
 	if l.Trial {
@@ -110,6 +115,9 @@ func (l *FleetList) Does() string {
 	}
 	if l.For != "" {
 		text += ", for " + l.For
+	}
+	if len(l.Labels) > 0 {
+		text += ", on nodes with " + strings.Join(l.Labels, " or ")
 	}
 	return text
 }

@@ -42,6 +42,8 @@ type NodeStatus struct {
 	Problems []string   `json:"problems,omitempty"` // a line each
 	Address  string     `json:"address,omitempty"`  // from which it is connected, as its server sees it
 
+	Settings *NodeSettings `json:"settings,omitempty"` // in use: of its file, or set by the hub
+
 	// What the lists are enforced by, as in the status of the host.
 	Mode       string `json:"mode"`
 	Monitor    bool   `json:"monitor,omitempty"`   // nothing is dropped
@@ -51,6 +53,22 @@ type NodeStatus struct {
 	// Packets since counting began.
 	Passed  uint64 `json:"passed_packets"`
 	Dropped uint64 `json:"dropped_packets"`
+}
+
+// NodeSettings are the settings of a node that the hub can change.
+type NodeSettings struct {
+	Labels  []string `json:"labels"`
+	Servers []string `json:"servers"`
+	CA      string   `json:"ca_sha256"` // of the certificates, as in its file
+}
+
+// Equal reports whether settings are the same. The order of labels says nothing.
+func (s NodeSettings) Equal(t NodeSettings) bool {
+	if s.CA != t.CA || !slices.Equal(s.Servers, t.Servers) {
+		return false
+	}
+	sorted := func(labels []string) []string { return slices.Compact(slices.Sorted(slices.Values(labels))) }
+	return slices.Equal(s.Labels, t.Labels) || slices.Equal(sorted(s.Labels), sorted(t.Labels))
 }
 
 // NotEnforcing says why the node does not drop what its lists have, "" if it does.

@@ -137,9 +137,13 @@ type Fleet struct {
 	Problem   string     `json:"problem,omitempty"`   // why, if so
 	Refused   uint64     `json:"refused_messages"`    // forged, replayed or damaged
 	Twice     []string   `json:"twice,omitempty"`     // lists that are configured on the node, too
+	Denied    bool       `json:"denied,omitempty"`    // the hub lets the node in no more, as one that is revoked
 
-	// Expires is until when the node's certificate is valid, if it expires soon or has expired.
-	Expires *time.Time `json:"certificate_expires,omitempty"`
+	// Expires is until when the node's certificate is valid, if it should have been renewed. RenewalFails is since when
+	// that fails, and RenewalProblem why.
+	Expires        *time.Time `json:"certificate_expires,omitempty"`
+	RenewalFails   *time.Time `json:"renewal_fails_since,omitempty"`
+	RenewalProblem string     `json:"renewal_problem,omitempty"`
 }
 
 // InterfaceStatus is the state of an interface.

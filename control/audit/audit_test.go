@@ -18,6 +18,7 @@ import (
 
 	"weir/control/api"
 	"weir/tests/crash"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -27,20 +28,10 @@ func testAudit(t *testing.T) (a *Log, log *bytes.Buffer) {
 	return New(t.TempDir(), slog.New(slog.NewTextHandler(log, nil))), log
 }
 
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // auditLines returns the records of a file, all of which must be whole.
 func auditLines(t *testing.T, path string) (all []Record) {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Read(t, path)
 	for line := range strings.Lines(string(text)) {
 		var r Record
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
@@ -82,8 +73,8 @@ func TestAudit(t *testing.T) {
 func TestAuditRotates(t *testing.T) {
 	a, log := testAudit(t)
 	full := strings.Repeat("{}\n", maxFile/3)
-	write(t, a.path+".1", "{}\n")
-	write(t, a.path, full)
+	must.Write(t, a.path+".1", "{}\n")
+	must.Write(t, a.path, full)
 	a.Record(Record{Change: "block"})
 	if got := auditLines(t, a.path); len(got) != 1 || got[0].Change != "block" {
 		t.Errorf("%d records", len(got))
@@ -110,7 +101,7 @@ func TestAuditWithoutDirectorySyncs(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%v full=%t", x.err, full), func(t *testing.T) {
 				a, log := testAudit(t)
-				write(t, a.path, text)
+				must.Write(t, a.path, text)
 				crash.FailDirectories(t, x.err, x.times)
 				a.Record(Record{Change: "block"})
 				if got := auditLines(t, a.path); len(got) != 1 || got[0].Change != "block" || strings.Contains(log.String(), "level=ERROR") {
@@ -127,13 +118,10 @@ func TestAuditWithoutDirectorySyncs(t *testing.T) {
 // A line whose writing was interrupted spoils no other.
 func TestAuditAfterTornLine(t *testing.T) {
 	a, _ := testAudit(t)
-	write(t, a.path, `{"change":"blo`)
+	must.Write(t, a.path, `{"change":"blo`)
 	a.Record(Record{Change: "flush"})
 	a.Record(Record{Change: "block"})
-	text, err := os.ReadFile(a.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Read(t, a.path)
 	lines := strings.Split(string(text), "\n")
 	if len(lines) != 4 || lines[0] != `{"change":"blo` || !strings.Contains(lines[1], `"flush"`) || !strings.Contains(lines[2], `"block"`) {
 		t.Errorf("got %q", lines)
@@ -143,7 +131,7 @@ func TestAuditAfterTornLine(t *testing.T) {
 // Zeros, which a power cut may leave of a line, spoil no other.
 func TestAuditAfterZeros(t *testing.T) {
 	a, _ := testAudit(t)
-	write(t, a.path, "\x00\x00"+`{"change":"flush"}`+"\n\x00")
+	must.Write(t, a.path, "\x00\x00"+`{"change":"flush"}`+"\n\x00")
 	a.Record(Record{Change: "block"})
 	var all []string
 	for _, r := range New(filepath.Dir(a.path), a.log).last {
@@ -193,12 +181,8 @@ func TestAuditIsShown(t *testing.T) {
 	for i := range api.MaxAudit + 5 {
 		fmt.Fprintf(&before, "{\"change\": \"block\", \"entries\": %d}\n", i)
 	}
-	if err := os.WriteFile(a.path+".1", []byte(before.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(a.path, []byte("{\"change\": \"flush\"}\n{\"chan"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, a.path+".1", before.String())
+	must.Write(t, a.path, "{\"change\": \"flush\"}\n{\"chan")
 	again := New(filepath.Dir(a.path), slog.New(slog.DiscardHandler))
 	again.Record(Record{Change: "allow"})
 	last := again.Last(3)

@@ -10,6 +10,7 @@ import (
 	"github.com/goccy/go-yaml/lexer"
 
 	"weir/tests/long"
+	"weir/tests/must"
 )
 
 // TestBombs reads documents that make a YAML parser take gigabytes, or minutes, each
@@ -37,9 +38,7 @@ func TestBombs(t *testing.T) {
 	} {
 		t.Run(bomb.name, func(t *testing.T) {
 			path := t.TempDir() + "/weir.yaml"
-			if err := os.WriteFile(path, []byte(bomb.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Write(t, path, bomb.text)
 			if bomb.text == "" {
 				if err := os.Truncate(path, 4<<30); err != nil { // a hole
 					t.Fatal(err)

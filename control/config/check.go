@@ -148,6 +148,9 @@ func (c *Config) check() quantity.FieldErrors {
 		}
 		errs.Add(Join("lists", l.Name), l.check().Err())
 		DefaultLists.check(&errs, l)
+		if len(l.Labels) > 0 {
+			errs.Failf(Join("lists", l.Name)+".labels", "labels are for lists of a hub, which has nodes")
+		}
 		if l.Direction == engine.Out && !c.FiltersOutgoing() {
 			errs.Failf(Join(Join("lists", l.Name), "direction"), "outgoing packets are filtered on no interface: set egress: true on one")
 		}

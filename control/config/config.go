@@ -348,6 +348,9 @@ type List struct {
 	// named; false of lists of files.
 	ExcludePrivate bool `yaml:"exclude_private"`
 
+	// At a hub: only nodes with one of these labels have the list. Default: all nodes.
+	Labels []string `yaml:"labels,omitempty"`
+
 	// Where entries come from. A list without sources has manual entries only.
 	feed.Spec `yaml:",inline"`
 }

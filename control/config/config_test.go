@@ -28,14 +28,8 @@ import (
 	"weir/filter/icarus"
 	"weir/filter/key"
 	"weir/tests/long"
+	"weir/tests/must"
 )
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
 
 func parse(t *testing.T, text string) *Config {
 	t.Helper()
@@ -249,7 +243,7 @@ func TestExample(t *testing.T) {
 	if g, err := c.Loop.Geometry(); err != nil || g != (icarus.Geometry{Size: 256, K: 12, Confirm: 1}) {
 		t.Errorf("a loop filter %+v, %v", g, err)
 	}
-	if unsaid := new(loop.Spec); c.Loop.Action != loop.Report || fmt.Sprint(must(unsaid.Geometry())) != fmt.Sprint(must(c.Loop.Geometry())) {
+	if unsaid := new(loop.Spec); c.Loop.Action != loop.Report || fmt.Sprint(must.Have(unsaid.Geometry())) != fmt.Sprint(must.Have(c.Loop.Geometry())) {
 		t.Errorf("loops %+v, other than the defaults", c.Loop)
 	}
 	defaults := digest.Spec{Rate: c.Digest.Rate, Archive: digest.ArchiveSpec{Size: c.Digest.Archive.Size}}
@@ -404,7 +398,7 @@ func TestErrors(t *testing.T) {
 		{eth0 + "lists: {drop: {action: drop}}", []string{`2:24: lists.drop.action: unknown action "drop": did you mean block?`}, false},
 		{eth0 + "lists: {drop: {action: Whitelist}}", []string{`2:24: lists.drop.action: unknown action "Whitelist": did you mean allow?`}, false},
 		{eth0 + "lists: {drop: {action: log}}", []string{`2:24: lists.drop.action: unknown action "log": want block or allow`}, false},
-		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, enforce, ports, protocols, interfaces, vlans, prefix6, aggregate, ttl, required, anti_lockout, exclude_private, feed, format, lenient, ignore_ports, sources, entries, interval, jitter, max_bad, max_shrink or max_growth`}, false},
+		{eth0 + "lists:\n  drop:\n    name: x", []string{`4:5: lists.drop.name: unknown key "name": want action, direction, priority, enforce, ports, protocols, interfaces, vlans, prefix6, aggregate, ttl, required, anti_lockout, exclude_private, labels, feed, format, lenient, ignore_ports, sources, entries, interval, jitter, max_bad, max_shrink or max_growth`}, false},
 		{eth0 + "lists:\n  a: {}\n  b: {}\n  a: {}\n", []string{`5:3: lists.a: duplicate key, first in line 3`}, false},
 		{eth0 + "lists:\n  a:\n    entries: [192.0.2.1, 192.0.2.1/24, '# none', 192.0.2.1, \"192.0.2.2\\n192.0.2.3\"]\n", []string{
 			`4:26: lists.a.entries[1]: "192.0.2.1/24": host bits set beyond /24: write 192.0.2.0/24 or 192.0.2.1, or set lenient`,

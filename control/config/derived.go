@@ -52,6 +52,7 @@ func (l *List) checkDerived() (errs quantity.FieldErrors) {
 
 // checkAtHub adds the errors in keys that make no sense for a list of a fleet.
 func (l *List) checkAtHub(errs *quantity.FieldErrors, path string) {
+	checkLabels(errs, path+".labels", l.Labels)
 	if len(l.Interfaces) > 0 {
 		errs.Failf(path+".interfaces", "each node has interfaces of its own: use ports, protocols or vlans here, or a list of weir.yaml")
 	}

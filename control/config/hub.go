@@ -3,13 +3,13 @@ package config
 import (
 	"fmt"
 	"net"
-	"net/url"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"time"
 
+	"weir/control/fleet/enrollment"
 	"weir/control/quantity"
 )
 
@@ -36,6 +36,9 @@ type Hub struct {
 
 	// Where hosts join by a token, without a certificate: weir join.
 	Join HubJoin `yaml:"join,omitempty"`
+
+	// For how long the certificate of a node is valid. The node renews it when a third of that is left.
+	Certificates quantity.Duration `yaml:"certificates"`
 
 	// How often nodes are assured that they are up to date.
 	Heartbeat quantity.Duration `yaml:"heartbeat"`
@@ -117,11 +120,11 @@ func (j HubJoin) check(errs *quantity.FieldErrors) {
 	if j.URL == "" {
 		return
 	}
-	u, err := url.Parse(j.URL)
+	at, err := enrollment.JoinURL(j.URL)
 	switch {
 	case j.Listen == "":
 		errs.Failf("join.url", "want listen, too: the hub listens nowhere")
-	case err != nil || u.Scheme != "https" || u.Port() == "" || u.Hostname() == "":
+	case err != nil || at != strings.TrimSuffix(j.URL, "/"): // it adds what is missing
 		errs.Failf("join.url", "%q: want https://HOST:PORT", j.URL)
 	}
 }
@@ -132,11 +135,11 @@ func (h *Hub) JoinURL() string {
 		return h.Join.URL
 	}
 	_, port, _ := net.SplitHostPort(string(h.Join.Listen))
-	u, err := url.Parse(h.Servers[0])
+	host, err := enrollment.ServerHost(h.Servers[0])
 	if err != nil {
 		return ""
 	}
-	return "https://" + net.JoinHostPort(u.Hostname(), port)
+	return "https://" + net.JoinHostPort(host, port)
 }
 
 // HubAPI says how commands reach the hub.
@@ -171,6 +174,7 @@ func (h *Hub) SetDefaults() {
 	h.API.Socket = "/run/weir-hub/hub.sock"
 	h.Log.Format = LogText
 	h.Broker.Replicas = 1
+	h.Certificates = quantity.Duration(90 * 24 * time.Hour)
 	h.MaxCoverage = defaultCoverage
 	h.Rollout.SetDefaults()
 }
@@ -246,6 +250,7 @@ func (h *Hub) check() quantity.FieldErrors {
 		errs.Failf("broker.replicas", "a single server has one copy")
 	}
 	h.Join.check(&errs)
+	quantity.Between(&errs, "certificates", h.Certificates, quantity.Duration(time.Hour), quantity.Duration(5*365*24*time.Hour))
 	quantity.Between(&errs, "heartbeat", h.Heartbeat, quantity.Duration(time.Second), quantity.Duration(time.Hour))
 	if h.MaxAge < 2*h.Heartbeat {
 		errs.Failf("max_age", "%v is less than two heartbeats of %v: one that is late would make every node stale", h.MaxAge, h.Heartbeat)
@@ -278,12 +283,8 @@ func (h *Hub) check() quantity.FieldErrors {
 func checkServers(errs *quantity.FieldErrors, path string, servers []string) {
 	quantity.Unique(errs, path, len(servers), func(i int) any { return servers[i] })
 	for i, s := range servers {
-		u, err := url.Parse(s)
-		if err == nil && u.Scheme == "tls" {
-			_, _, err = net.SplitHostPort(u.Host)
-		}
-		if err != nil || u.Scheme != "tls" {
-			errs.Failf(fmt.Sprintf("%s[%d]", path, i), "%q: want tls://HOST:PORT", s)
+		if _, err := enrollment.ServerHost(s); err != nil {
+			errs.Failf(fmt.Sprintf("%s[%d]", path, i), "%v", err)
 		}
 	}
 }

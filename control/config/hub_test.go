@@ -2,19 +2,16 @@ package config
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"weir/control/fleet/wire"
+	"weir/tests/must"
 )
 
 func TestHub(t *testing.T) {
-	example, err := os.ReadFile("hub.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	example := must.Read(t, "hub.yaml")
 	h, err := ParseHub("hub.yaml", example)
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"weir/filter/icarus"
+	"weir/tests/must"
 )
 
 func TestLoopKey(t *testing.T) {
@@ -27,9 +28,7 @@ func TestLoopKey(t *testing.T) {
 		key, config := filepath.Join(dir, "loop.key"), filepath.Join(dir, "weir.yaml")
 		text := fmt.Sprintf("interfaces: [eth0]\nloop:\n  node: 1\n  key_file: %s\n", key)
 		for file, text := range map[string]string{key: c.text, config: text} {
-			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Write(t, file, text)
 		}
 		if err := os.Chmod(key, c.mode); err != nil {
 			t.Fatal(err)

@@ -125,6 +125,9 @@ func TestExampleShowsEachKey(t *testing.T) {
 		t.Fatalf("%d keys in the schema", n)
 	}
 	for _, path := range unshown(schema, examples, "") {
+		if path == "lists[].labels" {
+			continue // of a hub, whose example shows it
+		}
 		t.Errorf("weir.yaml does not show %s", path)
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"golang.org/x/sys/unix"
 
 	"weir/control/config"
 	"weir/control/fleet/wire"
@@ -21,6 +20,7 @@ import (
 	"weir/filter/verdict"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/timed"
 	"weir/tests/wait"
 )
 
@@ -203,16 +203,6 @@ func TestFleetAttacks(t *testing.T) {
 	}
 }
 
-// processTime returns the processor time of this process.
-func processTime(t *testing.T) time.Duration {
-	t.Helper()
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &now); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(now.Nano())
-}
-
 // A list of flows of too many shapes costs its own time once, however many lists are
 // beside it: at a start, and at the update of another list, where commands wait.
 func TestShapesBesideManyLists(t *testing.T) {
@@ -235,10 +225,10 @@ func TestShapesBesideManyLists(t *testing.T) {
 		write(t, filepath.Join(dir, fmt.Sprint(i)), fmt.Sprintf("198.51.100.%d\n", i))
 		fmt.Fprintf(&lists, "  l%d: {sources: [{file: %s/%[1]d}], interval: 1h}\n", i, dir)
 	}
-	began := processTime(t)
+	began := timed.Process(t)
 	d, stop := m.start(lists.String())
 	defer stop()
-	started := processTime(t) - began
+	started := timed.Process(t) - began
 	var left int
 	for _, l := range d.readings.Lists().Lists {
 		for _, s := range l.Spare {
@@ -250,7 +240,7 @@ func TestShapesBesideManyLists(t *testing.T) {
 	}
 	turns, longest := make(chan struct{}), time.Duration(0)
 	updating, updated := make(chan struct{}), make(chan error, 1)
-	began = processTime(t)
+	began = timed.Process(t)
 	write(t, filepath.Join(dir, "7"), "198.51.100.7\n203.0.113.7\n")
 	go func() {
 		defer close(updating)
@@ -260,11 +250,11 @@ func TestShapesBesideManyLists(t *testing.T) {
 	go func() {
 		defer close(turns)
 		for {
-			asked := processTime(t)
+			asked := timed.Process(t)
 			if err := d.loop.Do(t.Context(), func() error { return nil }); err != nil {
 				return
 			}
-			longest = max(longest, processTime(t)-asked)
+			longest = max(longest, timed.Process(t)-asked)
 			select {
 			case <-updating:
 				return
@@ -276,7 +266,7 @@ func TestShapesBesideManyLists(t *testing.T) {
 	if err := <-updated; err != nil {
 		t.Error(err)
 	}
-	took := processTime(t) - began
+	took := timed.Process(t) - began
 	if got := verdictOf(t, d, "203.0.113.7"); got != verdict.Drop {
 		t.Errorf("the update is not active: %v", got)
 	}

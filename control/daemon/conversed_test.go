@@ -22,6 +22,7 @@ import (
 	"weir/filter/verdict"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -183,9 +184,7 @@ lists:
 	}
 	feed := func(path string, entries ...string) {
 		t.Helper()
-		if err := os.WriteFile(path+".new", []byte(strings.Join(entries, "\n")+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, path+".new", strings.Join(entries, "\n")+"\n")
 		if err := os.Rename(path+".new", path); err != nil {
 			t.Fatal(err)
 		}

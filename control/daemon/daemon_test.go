@@ -19,6 +19,7 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/must"
 )
 
 // startFile runs a daemon until the test ends, with a list of a file.
@@ -59,9 +60,7 @@ func startLists(t *testing.T, l *lab.Lab, log io.Writer, lists string) *Daemon {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, path+".new", text)
 	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
 	}

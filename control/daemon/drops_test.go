@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"math"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,6 +18,7 @@ import (
 	"weir/filter/verdict"
 	"weir/tests/lab"
 	"weir/tests/mmdb"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -28,11 +28,9 @@ func TestDropsByASN(t *testing.T) {
 	l := lab.New(t)
 	r := configure(t, l.B)
 	path := filepath.Join(t.TempDir(), "asn.mmdb")
-	if err := os.WriteFile(path, mmdb.New(t, map[string]mmdbtype.Map{"192.0.2.0/24": {
+	must.Write(t, path, mmdb.New(t, map[string]mmdbtype.Map{"192.0.2.0/24": {
 		"autonomous_system_number": mmdbtype.Uint32(64496), "autonomous_system_organization": mmdbtype.String("Example"),
-	}}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	}}))
 	r.c.Geo.ASN = quantity.Path(path)
 	d := begin(t, r)
 	now := time.Now()
@@ -59,9 +57,7 @@ func TestDropsByASN(t *testing.T) {
 	if _, err := d.observers.drops.Drops(t.Context(), api.DropsQuestion{By: api.ByCountry, Last: time.Minute, Limit: 9}); err == nil || !strings.Contains(err.Error(), "geo.country") {
 		t.Errorf("without a database: %v", err)
 	}
-	if err := os.WriteFile(path, []byte("broken"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, path, "broken")
 	if _, err := d.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "geo.asn: "+path) {
 		t.Errorf("a reload with a broken database: %v", err)
 	}

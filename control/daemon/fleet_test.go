@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,6 +27,7 @@ import (
 	"weir/filter/verdict"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -578,10 +578,7 @@ func TestFleetChangeEnforced(t *testing.T) {
 func rewriteConfig(t *testing.T, d *Daemon, before, after string) {
 	t.Helper()
 	path := string(d.o.Config.(config.File))
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Read(t, path)
 	write(t, path, strings.Replace(string(text), before, after, 1))
 	if _, err := d.Reload(t.Context()); err != nil {
 		t.Fatal(err)

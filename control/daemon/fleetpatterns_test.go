@@ -47,28 +47,30 @@ func newPatternsFleet(t *testing.T, nodes int) *patternsFleet {
 	return f
 }
 
-// change changes patterns, and returns the first of them once all nodes have said what they do with it: the
+// change changes patterns, and returns the first of them once all nodes have said what they do with each: the
 // answer waits for them, but not for long.
-func (f *patternsFleet) change(c api.FleetFloodsChange) (p api.FleetPattern) {
+func (f *patternsFleet) change(c api.FleetFloodsChange) api.FleetPattern {
 	f.t.Helper()
 	done, err := f.ChangeFloods(f.t.Context(), c)
 	if err != nil || !done.Published || len(done.Patterns) == 0 {
 		f.t.Fatalf("%+v, %v", done, err)
 	}
-	p = done.Patterns[0]
-	wait.For(f.t, "that all nodes have "+p.Pattern, func() bool {
-		if !slices.ContainsFunc(p.Nodes, func(n api.NodePattern) bool {
-			return n.State == api.PatternAwaited && n.Why == "" || p.Ended && (n.State == api.PatternEnforced || n.State == api.PatternOnTrial)
-		}) {
-			return true
-		}
-		now, err := f.Floods(f.t.Context(), nil)
-		if at := slices.IndexFunc(now.Patterns, func(o api.FleetPattern) bool { return o.ID == p.ID }); err == nil && at >= 0 {
-			p = now.Patterns[at]
-		}
-		return false
-	})
-	return p
+	for i := range done.Patterns {
+		p := &done.Patterns[i]
+		wait.For(f.t, "that all nodes have "+p.Pattern, func() bool {
+			if !slices.ContainsFunc(p.Nodes, func(n api.NodePattern) bool {
+				return n.State == api.PatternAwaited && n.Why == "" || p.Ended && (n.State == api.PatternEnforced || n.State == api.PatternOnTrial)
+			}) {
+				return true
+			}
+			now, err := f.Floods(f.t.Context(), nil)
+			if at := slices.IndexFunc(now.Patterns, func(o api.FleetPattern) bool { return o.ID == p.ID }); err == nil && at >= 0 {
+				*p = now.Patterns[at]
+			}
+			return false
+		})
+	}
+	return done.Patterns[0]
 }
 
 // has returns what a node's daemon has of patterns, by its own status.

@@ -64,6 +64,26 @@ func openNode(c *config.Config, by *clock.Clock, version string, readOnly bool, 
 	return node.Open(n)
 }
 
+// reread takes in another enrollment file, as of a host that has joined anew. It returns what has changed, or why not.
+func (f *fleet) reread(c *config.Config) []string {
+	n := f.Node()
+	if n == nil || !c.Fleet.On() {
+		return nil
+	}
+	e, err := enrollment.Read(string(c.Fleet.Enroll))
+	other := false
+	if err == nil {
+		other, err = n.Take(e)
+	}
+	switch {
+	case err != nil:
+		return []string{"fleet.enroll: " + err.Error()}
+	case other:
+		return []string{"fleet.enroll: the node connects by another file"}
+	}
+	return nil
+}
+
 // Known implements [ruleset.Shared].
 func (f *fleet) Known() bool {
 	n := f.Node()
@@ -189,8 +209,12 @@ func (f *fleet) Status() *api.Fleet {
 	if !age.Confirmed.IsZero() {
 		s.Confirmed = &age.Confirmed
 	}
-	if until := n.Expires(); !until.IsZero() && enrollment.ExpiresSoon(until, time.Now()) {
+	if until := n.Expires(); !until.IsZero() {
 		s.Expires = &until
+	}
+	s.Denied = n.Denied()
+	if r := n.Renewal(); r != nil {
+		s.RenewalFails, s.RenewalProblem = &r.Since, r.Why
 	}
 	if err := age.Err(); err != nil {
 		s.Stale, s.Problem = true, err.Error()
@@ -204,7 +228,7 @@ func (f *fleet) Metrics() *metrics.Fleet {
 	if s == nil {
 		return nil
 	}
-	m := &metrics.Fleet{Connected: s.Connected, Stale: s.Stale, Refused: s.Refused}
+	m := &metrics.Fleet{Connected: s.Connected, Stale: s.Stale, Refused: s.Refused, RenewalFails: s.RenewalFails != nil}
 	if s.Confirmed != nil {
 		m.Confirmed = *s.Confirmed
 	}

@@ -13,6 +13,7 @@ import (
 	"weir/control/audit"
 	"weir/control/config"
 	"weir/control/queue"
+	"weir/tests/must"
 )
 
 // recorded makes changes, or fails.
@@ -74,9 +75,7 @@ func TestTake(t *testing.T) {
 
 	// One that cannot be read is set aside, and recorded.
 	bad := filepath.Join(w.StateDir(), "queue", "1-0.json")
-	if err := os.WriteFile(bad, []byte("nonsense"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, bad, "nonsense")
 	if w.Take(t.Context()) || w.Some() || len(m.made) != 2 {
 		t.Errorf("made %q", m.made)
 	}

@@ -19,6 +19,7 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/lab"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -303,10 +304,7 @@ func TestRequiredIsRefused(t *testing.T) {
 	configure := func(most string, required bool) Options {
 		o := m.options("")
 		file := string(o.Config.(config.File))
-		raw, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := must.Read(t, file)
 		text := strings.Replace(string(raw), "keep: false", "keep: true", 1)
 		write(t, file, text+fmt.Sprintf("state_dir: %s/state\nmax_coverage: %s\nlists: {wide: {required: %t, sources: [{file: %s}]}}\n", m.dir, most, required, path))
 		return o

@@ -161,6 +161,7 @@ func (d *Daemon) reload(ctx context.Context, within time.Duration) (r api.Reload
 		if err == nil {
 			r.Changes = append(r.Changes, d.trials.follow(d.reloads.confirmation.done())...)
 			r.Changes = append(r.Changes, d.policing.follow()...)
+			r.Changes = append(r.Changes, d.fleet.reread(c)...)
 		}
 		record := &d.observers.record.config
 		record.Last, record.Failed = time.Now(), err != nil

@@ -26,6 +26,7 @@ import (
 	"weir/control/config"
 	"weir/control/journal"
 	"weir/loader"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -141,9 +142,7 @@ func TestTakeOverFromStarting(t *testing.T) {
 	t.Cleanup(func() { s.Close() })
 	var log bytes.Buffer
 	damaged := filepath.Join(dir, "pins")
-	if err := os.WriteFile(damaged, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, damaged, "")
 	c := &config.Config{Pins: loader.Pins(damaged), API: config.API{Socket: config.Path(socket)}}
 	j, err := openJournal(t.Context(), c, file, nil, true, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {

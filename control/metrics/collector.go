@@ -147,6 +147,8 @@ var (
 	fleetConfirmed = gauge("weir_fleet_last_confirmed_timestamp_seconds", "When the hub last said what this node is to have; 0 for never.")
 	fleetRefused   = counter("weir_fleet_refused_messages_total", "Messages of the fleet that were refused: forged, replayed or damaged.")
 
+	fleetRenewal = gauge("weir_fleet_renewal_failing", "Whether this node cannot renew its certificate: weir status says since when, and why.")
+
 	exportRecords = counter("weir_export_records_total", "Records for a flow collector, by outcome: sent, or lost, because they could not be sent or too many were waiting.", "collector", "outcome")
 	exportWaiting = gauge("weir_export_waiting_batches", "Intervals whose records wait for the collector.", "collector")
 	exportFailing = gauge("weir_export_failing", "Whether the last attempt to send to the collector failed.", "collector")
@@ -231,6 +233,7 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		out.put(fleetStale, truth(f.Stale))
 		out.put(fleetConfirmed, seconds(f.Confirmed))
 		out.put(fleetRefused, float64(f.Refused))
+		out.put(fleetRenewal, truth(f.RenewalFails))
 	}
 }
 

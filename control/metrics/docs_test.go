@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"weir/tests/lab"
+	"weir/tests/must"
 )
 
 var update = flag.Bool("update", false, "write the tables of "+page)
@@ -68,10 +69,7 @@ func exported(t *testing.T) map[string]metric {
 
 func read(t *testing.T, file string) []byte {
 	t.Helper()
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Read(t, file)
 	return b
 }
 
@@ -348,9 +346,7 @@ func TestPromtool(t *testing.T) {
 			t.Fatal(err)
 		}
 		file := filepath.Join(t.TempDir(), "rules.yaml")
-		if err := os.WriteFile(file, text.Bytes(), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, file, text.Bytes())
 		promtool(t, "", "check", "rules", file)
 	})
 }

@@ -115,7 +115,7 @@ var (
 	hubSlow        = hubCounter("weir_hub_slow_connections_total", "Connections that the server inside the hub has closed since too much waited to be read.")
 	hubWaiting     = hubGauge("weir_hub_handshakes_waiting", "TLS handshakes of nodes that wait for the server inside the hub, which has a few under way at a time.")
 	hubLate        = hubCounter("weir_hub_handshakes_timed_out_total", "TLS handshakes of nodes that were given up while they waited: the hub has too little CPU.")
-	hubExpiring    = hubGauge("weir_hub_certificates_expiring", "Certificates of nodes, of sites and of the fleet's authority that expire within 90 days, or have expired.")
+	hubExpiring    = hubGauge("weir_hub_certificates_expiring", "Certificates of nodes, of sites and of the fleet's authority that have expired, or expire soon: nodes should have renewed theirs.")
 	hubStore       = hubGauge("weir_hub_store_bytes", "Disk space of the versions of all lists.")
 	hubStream      = hubGauge("weir_hub_stream_bytes", "Size of the broker's stream.")
 	hubDisk        = hubGauge("weir_hub_disk_bytes", "Size of the file system with the state directory.")

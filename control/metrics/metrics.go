@@ -100,6 +100,8 @@ type Fleet struct {
 	Stale     bool
 	Confirmed time.Time // when the hub last said what the node is to have; zero: never
 	Refused   uint64    // messages
+
+	RenewalFails bool // of the node's certificate
 }
 
 // Feed is the sources of a list, of a host's own or of a fleet's.

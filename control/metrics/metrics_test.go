@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,6 +25,7 @@ import (
 	"weir/control/stages"
 	"weir/loader"
 	"weir/loader/netif"
+	"weir/tests/must"
 )
 
 // fake is a daemon with fixed answers.
@@ -80,9 +80,7 @@ func whole(t testing.TB) Snapshot {
 // good is a feed that has been read, bad one that never was.
 func good(t testing.TB) *feed.Feed {
 	file := filepath.Join(t.TempDir(), "feed.txt")
-	if err := os.WriteFile(file, []byte("192.0.2.1\n192.0.2.2\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, file, "192.0.2.1\n192.0.2.2\n")
 	c := feed.Config{Name: "good", Spec: feed.DefaultSpec(feed.Source{File: feed.Path(file)})}
 	c.Interval = quantity.Duration(90 * time.Second)
 	return fetched(t, c)

@@ -14,10 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/timed"
 )
 
@@ -157,16 +156,6 @@ func TestBars(t *testing.T) {
 	}
 }
 
-// ownTime returns the processor time of this process.
-func ownTime(t *testing.T) time.Duration {
-	t.Helper()
-	var used unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &used); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(used.Nano())
-}
-
 // sleeps returns how often the process's threads have waited for something so far.
 func (d *daemon) sleeps() (sum int) {
 	d.h.t.Helper()
@@ -209,11 +198,11 @@ func TestIdle(t *testing.T) {
 	// host's ends of the wire send for some seconds, to find their neighbours.
 	for i := 0; i < 2 || (busy > most() || woken > mostWoken) && i < 12; i++ {
 		before, slept, began := d.times(), d.sleeps(), time.Now()
-		own := ownTime(t)
+		own := timed.Process(t)
 		for tick := time.NewTicker(50 * time.Millisecond); time.Since(began) < length; {
 			<-tick.C
 		}
-		waking = min(waking, float64(ownTime(t)-own)/float64(time.Since(began)))
+		waking = min(waking, float64(timed.Process(t)-own)/float64(time.Since(began)))
 		busy = min(busy, float64(d.times().ran-before.ran)/float64(time.Since(began)))
 		woken = min(woken, float64(d.sleeps()-slept)/time.Since(began).Seconds())
 	}
@@ -279,10 +268,7 @@ func TestReloadBars(t *testing.T) {
 		same = min(same, reload("nothing changed"))
 	}
 	for round := 1; round <= 3; round++ {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Read(t, path)
 		h.write("feed.txt", changedLines(text, entries, round))
 		changed = min(changed, reload("one in a hundred"))
 		h.explain(spread(2*entries+round*9).String(), true)

@@ -88,7 +88,7 @@ func commandsBesideReplacement(t *testing.T, entries int) {
 		all := slices.Sorted(slices.Values(replaced))
 		return all[len(all)/2]
 	}
-	for i := 0; i < 3 || i < 5 && median() > maxMedian; i++ { // a machine may be busy for a while
+	for i := 0; i < 3 || i < 9 && median() > maxMedian; i++ { // a machine may be busy for a while
 		h.write("feed.txt", versions[(i+1)%2])
 		unix.Sync() // what the test has written keeps the disk busy
 		replaced = append(replaced, beside("replacement", func() error {

@@ -29,6 +29,7 @@ import (
 	binaries "weir/tests/binary"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/seed"
 	"weir/tests/wait"
 )
@@ -55,9 +56,7 @@ func stepped(t *testing.T) (r release, set func(ahead time.Duration)) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(path, overlay, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, path, overlay)
 	if err := binaries.Build(dir, "weir-clock", "weir", "-overlay="+path); err != nil {
 		t.Fatal(err)
 	}

@@ -17,13 +17,13 @@ import (
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"weir/control/api"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -256,9 +256,7 @@ notify:
 	check("the stream", streamed)
 
 	// Certificates of an authority that was removed are refused.
-	if err := os.WriteFile(h.path("ca.pem"), others.pem, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, h.path("ca.pem"), others.pem)
 	b.CloseIdleConnections()
 	if r, err := b.Get(base); err == nil {
 		r.Body.Close()

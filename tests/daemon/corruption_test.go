@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/seed"
 )
 
@@ -60,13 +61,8 @@ func corrupt(t *testing.T, random *rand.Rand, dir string) string {
 		how = fmt.Sprintf("without %d to %d", at, end)
 	case 6:
 		other := all[random.IntN(len(all))]
-		text, err := os.ReadFile(other)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(other, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		text := must.Read(t, other)
+		must.Write(t, other, b)
 		b = text
 		other, _ = filepath.Rel(dir, other) // it lies there
 		how = "swapped with " + other
@@ -74,9 +70,7 @@ func corrupt(t *testing.T, random *rand.Rand, dir string) string {
 	if bytes.Equal(b, before) {
 		how += ", the same"
 	}
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, path, b)
 	return fmt.Sprintf("%s (%d bytes): %s", name, len(before), how)
 }
 

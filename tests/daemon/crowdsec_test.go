@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"weir/tests/lab"
+	"weir/tests/must"
 )
 
 // crowdsec is a local API of CrowdSec with files of its own.
@@ -79,9 +80,7 @@ api:
 prometheus: {enabled: false}
 `),
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, filepath.Join(dir, name), text)
 	}
 	c.config = filepath.Join(dir, "config.yaml")
 	c.do("machines", "add", "test", "--password", "test", "-f", filepath.Join(dir, "client.yaml"), "-u", "http://"+c.addr, "--force")

@@ -30,6 +30,7 @@ import (
 	"weir/loader"
 	"weir/tests/binary"
 	"weir/tests/lab"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -125,9 +126,7 @@ func (h *host) path(name string) string { return filepath.Join(h.dir, name) }
 func (h *host) write(name string, text []byte) string {
 	h.t.Helper()
 	path := h.path(name)
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
-		h.t.Fatal(err)
-	}
+	must.Write(h.t, path+".new", text)
 	if err := os.Rename(path+".new", path); err != nil {
 		h.t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"weir/control/api"
+	"weir/tests/must"
 )
 
 // flip changes a byte of the only file that a pattern matches.
@@ -17,14 +18,9 @@ func (h *host) flip(pattern string, at int) {
 	if err != nil || len(all) != 1 {
 		h.t.Fatal(all, err)
 	}
-	b, err := os.ReadFile(all[0])
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	b := must.Read(h.t, all[0])
 	b[at] ^= 1
-	if err := os.WriteFile(all[0], b, 0o600); err != nil {
-		h.t.Fatal(err)
-	}
+	must.Write(h.t, all[0], b)
 }
 
 // unknown asks for an address that a list has whose source cannot be read: explain says so with a
@@ -123,15 +119,10 @@ func TestDamagedJournal(t *testing.T) {
 	d.kill()
 	d = h.start(releases[0])
 	d.kill()
-	cut, err := os.ReadFile(h.path("state/entries"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	cut := must.Read(t, h.path("state/entries"))
 	record := (len(cut) - len("weir journal 1\n")) / 4 // three entries, and the length of the file
 	cut = cut[:len(cut)-record]
-	if err := os.WriteFile(h.path("state/entries"), cut, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, h.path("state/entries"), cut)
 	unknown := func(args ...string) (code int) {
 		t.Helper()
 		text, code := h.command(append(args, "192.0.2.3")...)

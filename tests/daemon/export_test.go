@@ -20,6 +20,7 @@ import (
 
 	"weir/control/api"
 	"weir/tests/lab"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -75,10 +76,7 @@ func serve(t *testing.T, path string, args ...string) *service {
 
 func (s *service) printed() []byte {
 	s.t.Helper()
-	text, err := os.ReadFile(s.log)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	text := must.Read(s.t, s.log)
 	return text
 }
 
@@ -338,10 +336,7 @@ notify:
 	const delivered = 2 // begin and end
 	h.untilMetric(t, `weir_notifications_total{outcome="delivered",target="text"}`, delivered)
 	d.stop()
-	text, err := os.ReadFile(output)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Read(t, output)
 	if got := strings.Count(string(text), "imtcp|"); got != delivered+1 { // and the test
 		t.Errorf("%d messages by TCP, and weir has delivered %v\n%s", got, delivered, text)
 	}

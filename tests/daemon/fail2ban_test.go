@@ -14,6 +14,7 @@ import (
 	"weir/control/api"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/seed"
 	"weir/tests/wait"
 )
@@ -32,10 +33,7 @@ type fail2ban struct {
 func startFail2ban(h *host, bantime string) *fail2ban {
 	h.t.Helper()
 	f := &fail2ban{h: h, dir: h.path("fail2ban"), seen: h.path("seen.log")}
-	action, err := os.ReadFile("../../cmd/weir/packaging/fail2ban.py")
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	action := must.Read(h.t, "../../cmd/weir/packaging/fail2ban.py")
 	for name, text := range map[string]string{
 		"fail2ban.conf": fmt.Sprintf("[Definition]\nloglevel = INFO\nlogtarget = %s\nsyslogsocket = auto\nsocket = %s\npidfile = %s\ndbfile = %s\ndbpurgeage = 1d\n",
 			h.path("fail2ban.log"), h.path("fail2ban.sock"), h.path("fail2ban.pid"), h.path("fail2ban.sqlite")),
@@ -48,9 +46,7 @@ func startFail2ban(h *host, bantime string) *fail2ban {
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			h.t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			h.t.Fatal(err)
-		}
+		must.Write(h.t, path, text)
 	}
 	h.write("seen.log", nil)
 	h.t.Cleanup(func() {
@@ -259,10 +255,7 @@ func TestFail2banDuringRestarts(t *testing.T) {
 	for i := range restarts * bans {
 		h.explain(address(commandBlock, i).String(), true)
 	}
-	audit, err := os.ReadFile(h.path("state/audit.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	audit := must.Read(t, h.path("state/audit.log"))
 	waited := strings.Count(string(audit), `"given":`)
 	t.Logf("%d bans during %d restarts, %d of which waited for the daemon", restarts*bans, restarts, waited)
 	if waited == 0 {

@@ -12,6 +12,7 @@ import (
 	"weir/filter/packet"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -71,9 +72,7 @@ func newMachine(t *testing.T, netns, dir, peer string) *machine {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, to), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, filepath.Join(dir, to), text)
 	}
 	c := exec.Command("unshare", "--mount", "--pid", "--fork", "--kill-child=SIGKILL", "bash", "-ec", `
 cp -a /etc/passwd /etc/group /etc/nsswitch.conf /etc/ld.so.* "$0/etc/"
@@ -99,7 +98,7 @@ exec sleep infinity`, dir)
 // try runs a command as its operator types it.
 func (m *machine) try(command string) (string, error) {
 	c := exec.Command("nsenter", "-t", fmt.Sprint(m.holder), "-m", "-n", "-p", "bash", "-c", "set -o pipefail\n"+command)
-	c.Env = append(os.Environ(), "PATH="+m.dir+"/bin:"+os.Getenv("PATH"))
+	c.Env = append(os.Environ(), "PATH="+m.dir+"/bin:"+os.Getenv("PATH"), "XDG_CONFIG_HOME="+m.dir+"/config")
 	out, err := c.CombinedOutput()
 	return string(out), err
 }
@@ -124,10 +123,7 @@ func TestFleetPage(t *testing.T) {
 	long.Seconds(t)
 	t.Parallel()
 	lab.Root(t)
-	text, err := os.ReadFile("../../docs/fleet.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Read(t, "../../docs/fleet.md")
 	_, page, _ := strings.Cut(string(text), "\n## Two machines\n")
 	page, _, ok := strings.Cut(page, "\n**Many hosts**")
 	if !ok {
@@ -213,7 +209,39 @@ func TestFleetPage(t *testing.T) {
 	if out := hub.run(next("sudo weir fleet explain 198.51.100.7")); !strings.Contains(out, "drop") || !strings.Contains(out, "edge-1") {
 		t.Errorf("%s", out)
 	}
+	operator := strings.Fields(hub.run(strings.Replace(next("sudo weir hub operator create alice --role block"), "#", "2>/dev/null #", 1)))
+	login := strings.NewReplacer("https://hub.example.net:4223", operator[3], "TOKEN", operator[4]).Replace(next("weir fleet login"))
+	if out := node.run(login); !strings.Contains(out, "answers: weir fleet status --hub paris") {
+		t.Errorf("logged in: %s", out)
+	}
+	if out := node.run(next("weir fleet block --hub paris")); !strings.HasSuffix(out, "in effect on 1 of 1 nodes\n") || passes("203.0.113.7") {
+		t.Errorf("from another host: %s, passes: %t", out, passes("203.0.113.7"))
+	}
+	if out, err := node.try(inText("WEIR_HUB=paris") + " weir fleet reload"); err == nil || !strings.Contains(out, "operator alice has the role block: this takes publish") {
+		t.Errorf("a request that the role does not permit: %s, %v", out, err)
+	}
+	if out := hub.run("weir fleet audit"); !strings.Contains(out, "operator alice") {
+		t.Errorf("the audit: %s", out)
+	}
+	hub.run(inText("weir hub operator revoke alice"))
+	if out, err := node.try("weir fleet status --hub paris"); err == nil || !strings.Contains(out, "revoked") {
+		t.Errorf("a token that is revoked: %s, %v", out, err)
+	}
 	if len(blocks) > 0 {
 		t.Errorf("the page goes on with %q", blocks)
+	}
+
+	// A node that was revoked joins anew, with the same command but for the token, and filters meanwhile.
+	hub.run("weir hub revoke edge-1")
+	wait.For(t, "the node to know", func() bool {
+		out, _ := node.try("weir status --json")
+		return strings.Contains(out, `"denied": true`)
+	})
+	again := strings.Fields(hub.run("weir hub token create 2>/dev/null"))
+	if out := node.run(strings.Replace(join, made[3], again[3], 1)); !strings.Contains(out, "this host is node edge-1: it filters by fleet.") {
+		t.Errorf("joined anew: %s", out)
+	}
+	if out := hub.run("weir fleet block 198.51.100.9"); !strings.HasSuffix(out, "in effect on 1 of 1 nodes\n") || passes("198.51.100.9") || passes("198.51.100.7") {
+		t.Errorf("joined anew: %s, passes: %t", out, passes("198.51.100.9"))
 	}
 }

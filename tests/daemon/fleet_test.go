@@ -25,6 +25,7 @@ import (
 	"weir/tests/binary"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/seed"
 	"weir/tests/timed"
 	"weir/tests/wait"
@@ -119,9 +120,7 @@ func (f *fleet) file(name string) string { return filepath.Join(f.dir, name) }
 func (f *fleet) write(name, text string) {
 	f.t.Helper()
 	path := f.file(name)
-	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
-		f.t.Fatal(err)
-	}
+	must.Write(f.t, path+".new", text)
 	if err := os.Rename(path+".new", path); err != nil {
 		f.t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"weir/filter/icarus"
 	"weir/filter/packet"
 	"weir/tests/lab"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -191,10 +192,7 @@ type prom struct {
 // apply the alert rules without waiting as long as they do.
 func (h *host) startPrometheus(path, metrics string) *prom {
 	h.t.Helper()
-	rules, err := os.ReadFile(observability + "alerts.yaml")
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	rules := must.Read(h.t, observability+"alerts.yaml")
 	rules = regexp.MustCompile(`(?m)^ +for: .*\n`).ReplaceAll(rules, nil)
 	address := freeAddress(h.t.(*testing.T))
 	config := h.write("prometheus.yaml", fmt.Appendf(nil, `

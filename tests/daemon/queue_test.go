@@ -15,6 +15,7 @@ import (
 
 	"weir/control/api"
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/seed"
 )
 
@@ -159,9 +160,7 @@ func TestBadChangesInTheQueue(t *testing.T) {
 	}
 	name := func(n int) string { return h.path(fmt.Sprintf("state/queue/%019d-x.json", n)) }
 	put := func(n int, text []byte) {
-		if err := os.WriteFile(name(n), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, name(n), text)
 	}
 	put(1, nil)
 	put(2, text[:len(text)/2])

@@ -17,6 +17,7 @@ import (
 
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/seed"
 )
 
@@ -257,10 +258,7 @@ scans: [{key: src, distinct: ports, threshold: 64, window: 2s, action: block, du
 // rename renames a section of the configuration.
 func (m *moments) rename(from, to string) {
 	m.t.Helper()
-	text, err := os.ReadFile(m.path("weir.yaml"))
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	text := must.Read(m.t, m.path("weir.yaml"))
 	m.write("weir.yaml", []byte(strings.Replace(string(text), from, to, 1)))
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"weir/tests/long"
+	"weir/tests/must"
 )
 
 // The faults of the table can be put into the code of today, and their tests are there.
@@ -59,10 +60,7 @@ func TestTable(t *testing.T) {
 
 // directive matches each go:generate line that compiles C: others would leave faults untried.
 func TestDirectives(t *testing.T) {
-	text, err := os.ReadFile("../../bpf/bpf.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Read(t, "../../bpf/bpf.go")
 	var sources []string
 	for _, line := range directive.FindAllStringSubmatch(string(text), -1) {
 		sources = append(sources, cSource.FindString(line[1]))
@@ -148,9 +146,7 @@ func TestTwo(t *testing.T) {
 func TestSkipped(t *testing.T) { t.Skip("always") }
 `,
 	} {
-		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, filepath.Join(root, name), text)
 	}
 	t.Setenv("GOFLAGS", "-mod=mod")
 	t.Setenv("GOWORK", "off")

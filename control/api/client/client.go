@@ -30,6 +30,9 @@ type Client struct {
 	http http.Client
 	hub  bool // it is a hub's
 
+	token  string // of an operator of a hub, over the network
+	failed error  // why nothing can be asked; nil: it can
+
 	patience  time.Duration                             // 0: the default
 	slow      func(context.Context, *api.Status, error) // nil: nothing is done about slow answers
 	unwatched bool                                      // requests have no end but their context's
@@ -63,6 +66,9 @@ func Dial(path string) *Client {
 	return &Client{path: path, base: local, http: http.Client{Transport: t}}
 }
 
+// Address returns the socket or the URL that is asked.
+func (c *Client) Address() string { return c.path }
+
 // OnSlow has the client call a function once for each request that has not been answered for
 // some time, with the status, or why there is none. Its context ends with the answer, which waits
 // until it returns. OnSlow is called before the first request.
@@ -76,6 +82,16 @@ func DialHub(path string) *Client {
 	c.hub = true
 	return c
 }
+
+// DialOperator returns a client for the hub at a URL, https://HOST:PORT, that lets in the operator with a token. The hub
+// must be that of the token, as a configuration of TLS says.
+func DialOperator(address, token string, of *tls.Config) *Client {
+	t := &http.Transport{TLSClientConfig: of, DisableKeepAlives: true}
+	return &Client{path: address, base: address, hub: true, token: token, http: http.Client{Transport: t}}
+}
+
+// Failing returns a client that can ask nothing, and says why.
+func Failing(err error) *Client { return &Client{failed: err} }
 
 // DialTLS returns a client for the daemon at a URL, https://HOST:PORT, that accepts
 // clients with a certificate. The files are PEM; ca contains the authorities for the
@@ -238,6 +254,9 @@ func Ask[T any](ctx context.Context, c *Client, method, path string, body []byte
 
 // send sends a request and returns the response. The caller closes its body.
 func (c *Client) send(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
+	if c.failed != nil {
+		return nil, c.failed
+	}
 	w := new(watch)
 	if !c.unwatched {
 		ctx, w = c.watch(ctx, method)
@@ -285,6 +304,9 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (*htt
 		q.Header.Set(api.ProcessHeader, ownProcess())
 		q.Header.Set(api.UntilHeader, strconv.FormatInt(int64(clock.This().Ran()+time.Until(until)), 10))
 	}
+	if c.token != "" {
+		q.Header.Set("Authorization", "Bearer "+c.token)
+	}
 	return c.http.Do(q)
 }
 
@@ -292,6 +314,9 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (*htt
 func (c *Client) unreachable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
+	}
+	if c.hub && strings.HasPrefix(c.base, "https:") {
+		return fmt.Errorf("ask the hub at %s: %w", c.path, err)
 	}
 	if strings.HasPrefix(c.base, "https:") {
 		return fmt.Errorf("ask the daemon at %s: %w", c.path, err)

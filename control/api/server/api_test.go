@@ -21,6 +21,7 @@ import (
 	"weir/control/api"
 	"weir/control/api/client"
 	forwarding "weir/control/stage/multicast"
+	"weir/tests/must"
 )
 
 // source is a daemon with fixed answers.
@@ -252,9 +253,7 @@ func TestListen(t *testing.T) {
 			t.Cleanup(func() { unlock() })
 		}, "another process is creating this socket"},
 		{"a file", func(t *testing.T, path string) {
-			if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Write(t, path, "precious")
 		}, "not a socket"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -365,9 +364,7 @@ func TestClientSaysWhatToDo(t *testing.T) {
 		{"no socket", func(*testing.T, string) {}, "the daemon is not running: PATH does not exist; start `weir run`"},
 		{"left by a dead process", stale, "the daemon is not running: nothing listens at PATH any more; start `weir run`"},
 		{"a file", func(t *testing.T, path string) {
-			if err := os.WriteFile(path, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Write(t, path, "")
 		}, "PATH is not a socket"},
 		{"without an answer", func(t *testing.T, path string) { serve(t, path, source{}) }, "the daemon has just started"},
 		{"another server", func(t *testing.T, path string) {

@@ -57,11 +57,21 @@ func withCaller(q *http.Request) *http.Request {
 	return q.WithContext(api.As(q.Context(), c))
 }
 
+type operatorKey struct{}
+
+// AsOperator returns a request as one of an operator of a hub.
+func AsOperator(q *http.Request, name string) *http.Request {
+	return q.WithContext(context.WithValue(q.Context(), operatorKey{}, name))
+}
+
 // caller returns the user who sent a request, or over TLS the subject of the client's
 // certificate.
 func caller(q *http.Request) (uid uint32, client string) {
 	if p, ok := q.Context().Value(peerKey{}).(peer); ok {
 		return p.uid, ""
+	}
+	if name, ok := q.Context().Value(operatorKey{}).(string); ok {
+		return api.NoUID, api.ByOperator(name)
 	}
 	if q.TLS != nil && len(q.TLS.PeerCertificates) > 0 {
 		client = q.TLS.PeerCertificates[0].Subject.String()

@@ -21,6 +21,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/feed"
+	"weir/tests/must"
 )
 
 const documentFile = "../../../docs/api/openapi.yaml"
@@ -31,10 +32,7 @@ func document(t *testing.T) map[string]any { t.Helper(); return documentIn(t, do
 // documentIn returns a description, as decoding its JSON would.
 func documentIn(t *testing.T, file string) map[string]any {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Read(t, file)
 	asJSON, err := yaml.YAMLToJSON(text)
 	if err != nil {
 		t.Fatal(err)

@@ -23,6 +23,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/api/client"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -92,9 +93,7 @@ func (a authority) pair(t *testing.T, name string, use x509.ExtKeyUsage, until t
 
 func writePEM(t *testing.T, path, kind string, der []byte) {
 	t.Helper()
-	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 }
 
 // client asks with a certificate, or without one, and takes a server of one

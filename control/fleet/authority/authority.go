@@ -33,6 +33,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/jwt/v2"
@@ -43,12 +44,13 @@ import (
 	"weir/control/fleet/wire"
 )
 
-// Lifetimes of the authority's own certificate, and of those in files that it signs. A node whose
-// certificate has expired needs a new enrollment file. The hub makes its own certificates at each
+// Lifetimes of the authority's own certificate, of those of sites, whose files are replaced by hand, and of those of
+// nodes, which renew them, where [Terms] say nothing else. The hub makes its own certificates at each
 // start, and they are valid as long as the authority's.
 const (
-	caLife          = 20 * 365 * 24 * time.Hour
-	certificateLife = 5 * 365 * 24 * time.Hour
+	caLife   = 20 * 365 * 24 * time.Hour
+	siteLife = 5 * 365 * 24 * time.Hour
+	nodeLife = 90 * 24 * time.Hour
 )
 
 // The files of the directory.
@@ -90,9 +92,21 @@ type Authority struct {
 	scope signer // of nodes, which get the permissions of its scope
 	fleet ed25519.PrivateKey
 
+	terms  atomic.Pointer[Terms]     // nil: the zero Terms
+	tidied atomic.Pointer[time.Time] // the time of the last [Authority.Tidy]; nil: none
+
 	signing sync.Mutex
 	signed  map[string]signedAccount // by public key, and what they are for
 }
+
+// Terms say which certificates nodes are granted.
+type Terms struct {
+	Life time.Duration // of their certificates; 0: 90 days
+	Join string        // the URL at which they reach the hub when they cannot connect; "": nowhere
+}
+
+// SetTerms has nodes be granted something else from now on.
+func (a *Authority) SetTerms(t Terms) { a.terms.Store(&t) }
 
 // signer is a key that signs claims.
 type signer struct {
@@ -296,24 +310,57 @@ func (a *Authority) PublicKey() ed25519.PublicKey { return a.fleet.Public().(ed2
 type Member struct {
 	Name        string    `json:"node"`
 	Labels      []string  `json:"labels,omitempty"`
-	User        string    `json:"user"`        // the public key that it proves itself with
-	Certificate string    `json:"certificate"` // SHA-256 of the DER form
+	Labeled     time.Time `json:"labeled,omitzero"` // when they were set, if not by enrolling it
+	User        string    `json:"user"`             // the public key that it proves itself with
+	Certificate string    `json:"certificate"`      // SHA-256 of the DER form
 	Enrolled    time.Time `json:"enrolled"`
+	Renewed     time.Time `json:"renewed,omitzero"`
 	Expires     time.Time `json:"expires"` // the certificate
 	Revoked     time.Time `json:"revoked,omitzero"`
 	Forgotten   time.Time `json:"forgotten,omitzero"` // it is revoked, and shown no more
+
+	// Site is whose servers it connects to, "" for the hub's; nil: those of its file, whatever they are now.
+	Site *string `json:"site,omitempty"`
 
 	// Token and From are the token with which it has joined, and the address; "": a command has enrolled it.
 	Token string `json:"token,omitempty"`
 	From  string `json:"from,omitempty"`
 
-	// Former are users of the node that are revoked since it was enrolled anew.
+	// Before is the user that the node has had until it was renewed, and may have until it has connected as User.
+	Before string `json:"before,omitempty"`
+
+	// Former are users of the node that are revoked since it was enrolled anew, or has connected as the next one.
 	Former map[string]time.Time `json:"former,omitempty"`
+
+	// Ends has the times from which on users of the node cannot connect.
+	Ends map[string]time.Time `json:"ends,omitempty"`
+}
+
+// Issued returns when the node was enrolled or renewed last.
+func (m Member) Issued() time.Time {
+	if m.Renewed.After(m.Enrolled) {
+		return m.Renewed
+	}
+	return m.Enrolled
 }
 
 // Enroll makes the credentials of a node, and its keys. One that was enrolled before, under the
 // same name, is revoked.
 func (a *Authority) Enroll(name string, labels, servers []string) (enrollment.Node, error) {
+	return a.enroll(name, labels, servers, nil)
+}
+
+// EnrollAt is Enroll for a node that connects to the servers of a site, or else to those of the hub, also when these
+// are others.
+func (a *Authority) EnrollAt(site, name string, labels, servers []string) (enrollment.Node, error) {
+	servers, err := a.ServersOf(site, servers)
+	if err != nil {
+		return enrollment.Node{}, err
+	}
+	return a.enroll(name, labels, servers, &site)
+}
+
+func (a *Authority) enroll(name string, labels, servers []string, site *string) (enrollment.Node, error) {
 	if err := enrollment.CheckName(name); err != nil {
 		return enrollment.Node{}, err
 	}
@@ -329,7 +376,7 @@ func (a *Authority) Enroll(name string, labels, servers []string) (enrollment.No
 	if err != nil {
 		return enrollment.Node{}, err
 	}
-	n.Key, n.Seed = keys.Key, keys.Seed
+	n.Key, n.Seed, m.Site = keys.Key, keys.Seed, site
 	if _, err := n.Marshal(); err != nil { // the labels and servers may be wrong
 		return enrollment.Node{}, err
 	}
@@ -347,21 +394,28 @@ func (a *Authority) grant(r enrollment.Request, labels, servers []string) (n enr
 	if err != nil {
 		return n, m, err
 	}
-	token, err := a.user(r.User, name, a.scope)
+	var terms Terms
+	if t := a.terms.Load(); t != nil {
+		terms = *t
+	}
+	expires := a.expiry(cmp.Or(terms.Life, nodeLife)).Truncate(time.Second)
+	token, err := a.user(r.User, name, a.scope, expires)
 	if err != nil {
 		return n, m, err
 	}
-	expires := a.expiry()
 	der, err := a.certify(key, name, nil, expires, x509.ExtKeyUsageClientAuth)
 	if err != nil {
 		return n, m, err
 	}
 	sum := sha256.Sum256(der)
 	n = enrollment.Node{
-		Version: enrollment.Version, Name: name, Labels: labels, Servers: servers,
+		Version: enrollment.Version, Name: name, Labels: labels, Servers: servers, Join: terms.Join,
 		CA: string(a.caPEM), Certificate: string(certificatePEM(der)), JWT: token, PublicKey: a.PublicKey(),
 	}
-	m = Member{Name: name, Labels: labels, User: r.User, Certificate: hex.EncodeToString(sum[:]), Enrolled: time.Now().UTC(), Expires: expires.UTC()}
+	m = Member{
+		Name: name, Labels: labels, User: r.User, Certificate: hex.EncodeToString(sum[:]), Enrolled: time.Now().UTC(), Expires: expires.UTC(),
+		Ends: map[string]time.Time{r.User: expires.UTC()},
+	}
 	return n, m, nil
 }
 
@@ -371,17 +425,29 @@ func (a *Authority) enter(m Member) error {
 	before, err := read(a, nodes, m.Name)
 	switch {
 	case err == nil:
-		m.Former = before.Former
-		if m.Former == nil {
-			m.Former = make(map[string]time.Time)
-		}
-		if before.User != m.User {
-			m.Former[before.User] = m.Enrolled
-		}
+		m.follows(before, before.User, before.Before)
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
 	return record(a, nodes, m)
+}
+
+// follows takes in what is known of the node's former users, to which some are added.
+func (m *Member) follows(before Member, users ...string) {
+	now := m.Issued()
+	if m.Former = before.Former; m.Former == nil {
+		m.Former = make(map[string]time.Time)
+	}
+	for _, u := range users {
+		if u != "" && u != m.User && u != m.Before {
+			m.Former[u] = now
+		}
+	}
+	for u, at := range before.Ends {
+		if _, former := m.Former[u]; former || u == m.Before {
+			m.Ends[u] = at
+		}
+	}
 }
 
 // Revoke revokes the credentials of a node.
@@ -443,7 +509,7 @@ func (a *Authority) Knows(name, user string) (bool, error) {
 		return false, nil
 	}
 	_, former := m.Former[user]
-	return former || m.User == user, err
+	return former || m.User == user || m.Before == user, err
 }
 
 // Forget leaves a node that is revoked out of Members. Its credentials stay revoked: they
@@ -475,9 +541,9 @@ func (a *Authority) AllMembers() (map[string]Member, error) {
 	return byName, err
 }
 
-// Stamp changes when a node or site is enrolled or revoked, or a node is forgotten, and for a moment
+// Stamp changes when a node, site or operator is recorded or revoked, or a node is forgotten, and for a moment
 // after that. An authority without members has the zero Stamp.
-type Stamp struct{ nodes, sites, young int64 }
+type Stamp struct{ nodes, sites, operators, young int64 }
 
 // A directory that has changed within stampSettles may change again without another time: kernels before
 // 6.13 use the time of the last tick. Its stamp is another one each stampStays, and when it
@@ -490,10 +556,10 @@ const (
 // Stamp returns the present stamp.
 func (a *Authority) Stamp() (s Stamp, err error) {
 	now := time.Now()
-	for dir, at := range map[string]*int64{nodesDir: &s.nodes, sitesDir: &s.sites} { // files are replaced in them
+	for dir, at := range map[string]*int64{nodesDir: &s.nodes, sitesDir: &s.sites, OperatorsDir: &s.operators} { // files are replaced in them
 		info, err := os.Stat(filepath.Join(a.dir, dir))
 		if err != nil {
-			if dir == sitesDir && errors.Is(err, fs.ErrNotExist) {
+			if dir != nodesDir && errors.Is(err, fs.ErrNotExist) {
 				continue
 			}
 			return Stamp{}, err
@@ -550,12 +616,22 @@ func (a *Authority) accountOfNodes(fetch bool) (*jwt.AccountClaims, string, erro
 	if err != nil {
 		return nil, "", err
 	}
+	var now time.Time
+	if at := a.tidied.Load(); at != nil {
+		now = *at
+	}
 	for _, m := range members {
+		revoke := func(user string) {
+			if !m.over(user, now, clockSlack) { // else servers refuse it without
+				c.RevokeAt(user, whenever)
+			}
+		}
 		if !m.Revoked.IsZero() {
-			c.RevokeAt(m.User, whenever)
+			revoke(m.User)
+			revoke(m.Before)
 		}
 		for user := range m.Former {
-			c.RevokeAt(user, whenever)
+			revoke(user)
 		}
 	}
 	if err := a.revokeSites(c, func(s Site) string { return s.Nodes }); err != nil {
@@ -631,10 +707,13 @@ func nodePermissions() jwt.UserPermissionLimits {
 // maxNodePayload bounds the messages of nodes, in bytes.
 const maxNodePayload = 256 << 10
 
-// user returns the signed claims of a user of the fleet's account.
-func (a *Authority) user(public, name string, by signer) (string, error) {
+// user returns the signed claims of a user of the fleet's account, which end at some time; zero: never.
+func (a *Authority) user(public, name string, by signer, ends time.Time) (string, error) {
 	c := jwt.NewUserClaims(public)
 	c.Name = name
+	if !ends.IsZero() {
+		c.Expires = ends.Unix()
+	}
 	if by == a.scope {
 		c.UserPermissionLimits = jwt.UserPermissionLimits{} // those of the scope
 		c.IssuerAccount = a.account.public
@@ -657,7 +736,7 @@ func (a *Authority) OwnStream() (token, seed string, err error) { return a.own(a
 func (a *Authority) own(by signer) (token, seed string, err error) {
 	public, seed, err := newUser()
 	if err == nil {
-		token, err = a.user(public, "weir-hub", by)
+		token, err = a.user(public, "weir-hub", by, time.Time{})
 	}
 	return token, seed, err
 }
@@ -706,14 +785,14 @@ func (a *Authority) tls(names []string, usage ...x509.ExtKeyUsage) (*tls.Config,
 	}, nil
 }
 
-// expiry returns until when a certificate in a file is valid that is made now. A clock that is years
+// expiry returns until when a certificate in a file is valid that is made now, for some life. A clock that is years
 // behind would have it expire, by the clocks of all others, before it is used.
-func (a *Authority) expiry() time.Time {
+func (a *Authority) expiry(life time.Duration) time.Time {
 	from := time.Now()
 	if from.Before(a.ca.NotBefore) {
 		from = a.ca.NotBefore
 	}
-	return from.Add(certificateLife)
+	return from.Add(life)
 }
 
 // Expiry is until when the certificate of a node or site is valid, or the authority's.
@@ -725,17 +804,17 @@ type Expiry struct {
 // Expiring returns what has expired, or expires soon: of the authority's own certificate, and of those
 // of nodes and sites that are not revoked, in the order of time.
 func (a *Authority) Expiring(nodes map[string]Member, sites []Site, now time.Time) (all []Expiry) {
-	add := func(what string, at, revoked time.Time) {
-		if revoked.IsZero() && enrollment.ExpiresSoon(at, now) {
+	add := func(what string, from, at, revoked time.Time) {
+		if revoked.IsZero() && enrollment.ExpiresSoon(from, at, now) {
 			all = append(all, Expiry{what, at})
 		}
 	}
-	add("authority", a.ca.NotAfter, time.Time{})
+	add("authority", a.ca.NotBefore, a.ca.NotAfter, time.Time{})
 	for name, m := range nodes {
-		add("node "+name, m.Expires, m.Revoked)
+		add("node "+name, m.Issued(), m.Expires, m.Revoked)
 	}
 	for _, s := range sites {
-		add("site "+s.Name, s.Expires, s.Revoked)
+		add("site "+s.Name, s.Enrolled, s.Expires, s.Revoked)
 	}
 	slices.SortFunc(all, func(a, b Expiry) int { return cmp.Or(a.At.Compare(b.At), strings.Compare(a.What, b.What)) })
 	return all

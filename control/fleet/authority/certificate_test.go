@@ -112,15 +112,19 @@ func TestExpiring(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for years, want := range map[time.Duration][]string{4: nil, 5: {"node edge-1", "node edge-3", "site paris"}, 20: {"node edge-1", "node edge-3", "site paris", "authority"}} {
+	const day, year = 24 * time.Hour, 365 * 24 * time.Hour
+	for after, want := range map[time.Duration][]string{
+		70 * day: nil, 73 * day: {"node edge-1", "node edge-3"}, 5*year - 80*day: {"node edge-1", "node edge-3", "site paris"},
+		20*year - 80*day: {"node edge-1", "node edge-3", "site paris", "authority"},
+	} {
 		var got []string
-		for _, e := range a.Expiring(members, sites, time.Now().Add(years*365*24*time.Hour-80*24*time.Hour)) {
+		for _, e := range a.Expiring(members, sites, time.Now().Add(after)) {
 			got = append(got, e.What)
 		}
 		slices.Sort(got)
 		slices.Sort(want)
 		if !slices.Equal(got, want) {
-			t.Errorf("80 days before %d years: %q, want %q", years, got, want)
+			t.Errorf("after %v: %q, want %q", after, got, want)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"text/template"
 
 	"weir/control/durable"
+	"weir/control/fleet/enrollment"
 	"weir/control/fleet/wire"
 )
 
@@ -37,11 +38,10 @@ const (
 func (c Cluster) Write(a *Authority, dir string) (made []string, err error) {
 	var routes, hosts []string
 	for _, s := range c.Servers {
-		u, err := url.Parse(s)
+		host, err := enrollment.ServerHost(s)
 		if err != nil {
 			return nil, err
 		}
-		host := u.Hostname()
 		if slices.Contains(hosts, host) {
 			return nil, fmt.Errorf("%s: two servers on one host would fail together: want a host for each", host)
 		}
@@ -70,7 +70,7 @@ func (c Cluster) Write(a *Authority, dir string) (made []string, err error) {
 		if net.ParseIP(hosts[i]) != nil {
 			listen = hosts[i]
 		}
-		der, key, err := a.certificate(hosts[i], append([]string{hosts[i]}, c.Names...), a.expiry(), x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+		der, key, err := a.certificate(hosts[i], append([]string{hosts[i]}, c.Names...), a.expiry(siteLife), x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 		if err != nil {
 			return nil, err
 		}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"net/url"
 	"time"
 
 	"github.com/nats-io/jwt/v2"
@@ -42,16 +41,16 @@ func (a *Authority) EnrollSite(name string, servers, hub []string) (s enrollment
 	}
 	names := []string{ServerName}
 	for _, text := range servers {
-		u, err := url.Parse(text)
-		if err != nil || u.Scheme != "tls" || u.Port() == "" || u.Hostname() == "" {
-			return s, fmt.Errorf("server %q: want tls://HOST:PORT, as nodes of the site reach it", text)
+		host, err := enrollment.ServerHost(text)
+		if err != nil {
+			return s, fmt.Errorf("server %w, as nodes of the site reach it", err)
 		}
-		names = append(names, u.Hostname())
+		names = append(names, host)
 	}
 	if len(names) == 1 {
 		return s, errors.New("no server: want tls://HOST:PORT, as nodes of the site reach it")
 	}
-	expires := a.expiry()
+	expires := a.expiry(siteLife)
 	der, key, err := a.certificate(name, names, expires, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 	if err != nil {
 		return s, err

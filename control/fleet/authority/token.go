@@ -62,8 +62,7 @@ func (t Token) Ended(now time.Time) string {
 // NewToken makes a token with what is set of t, and returns its text, which is not kept.
 func (a *Authority) NewToken(t Token) (Token, string, error) {
 	of := enrollment.NewToken(a.ca)
-	sum := sha256.Sum256([]byte(of.Secret))
-	t.ID, t.Hash, t.Created, t.Joined = of.ID, hex.EncodeToString(sum[:]), time.Now().UTC(), []Joined{}
+	t.ID, t.Hash, t.Created, t.Joined = of.ID, hashOf(of.Secret), time.Now().UTC(), []Joined{}
 	for _, l := range t.Labels {
 		if err := enrollment.CheckLabel(l); err != nil {
 			return t, "", err
@@ -77,18 +76,26 @@ func (a *Authority) NewToken(t Token) (Token, string, error) {
 		return t, "", err
 	}
 	defer unlock()
-	old, err := a.Tokens()
-	if err != nil {
+	if err := forgetEnded(a, tokens, t.Created, func(t Token) time.Time { return t.Expires }); err != nil {
 		return t, "", err
 	}
-	for _, o := range old {
-		if t.Created.Sub(o.Expires) > keptFor {
-			if err := durable.Remove(path(a, tokens, o.ID)); err != nil {
-				return t, "", err
+	return t, of.String(), record(a, tokens, t)
+}
+
+// forgetEnded removes the records of tokens that ended long before a time. The authority is locked.
+func forgetEnded[T any](a *Authority, k kind[T], now time.Time, end func(T) time.Time) error {
+	some, err := all(a, k)
+	if err != nil {
+		return err
+	}
+	for _, t := range some {
+		if now.Sub(end(t)) > keptFor {
+			if err := durable.Remove(path(a, k, k.name(t))); err != nil {
+				return err
 			}
 		}
 	}
-	return t, of.String(), record(a, tokens, t)
+	return nil
 }
 
 // Tokens returns the tokens that were made, but for those that ended long ago, in the order of their IDs.
@@ -128,13 +135,24 @@ type Refused struct {
 
 func (r Refused) Unwrap() error { return r.error }
 
+// Because returns it with a reason.
+func (r Refused) Because(text string) Refused { r.error = errors.New(text); return r }
+
 // errUnknown is the same whether or not there is the token, for who guesses.
 var errUnknown = errors.New("the hub has no such token, or its secret is another one")
 
 // has reports whether the token has a secret.
-func (t Token) has(secret string) bool {
+func (t Token) has(secret string) bool { return hasHash(secret, t.Hash) }
+
+// hasHash reports whether a secret has a hash, in a time that says nothing of either.
+func hasHash(secret, hash string) bool {
+	return subtle.ConstantTimeCompare([]byte(hashOf(secret)), []byte(hash)) == 1
+}
+
+// hashOf returns what is kept of a secret.
+func hashOf(secret string) string {
 	sum := sha256.Sum256([]byte(secret))
-	return subtle.ConstantTimeCompare([]byte(hex.EncodeToString(sum[:])), []byte(t.Hash)) == 1
+	return hex.EncodeToString(sum[:])
 }
 
 // lets returns why a host may not join from an address, which the token may have counted before.
@@ -152,6 +170,7 @@ func (t Token) lets(from netip.Addr, again bool) error {
 // none, of its name; and whether it may with other keys.
 func mayBe(before Member, user string) (otherKeys bool, err error) {
 	_, former := before.Former[user]
+	former = former || before.Before == user
 	switch {
 	case former, before.User == user && !before.Revoked.IsZero():
 		return true, fmt.Errorf("the keys of this host were those of node %s, and are revoked", before.Name)
@@ -211,7 +230,7 @@ func (a *Authority) Join(r enrollment.Request, from netip.Addr, servers []string
 		return n, err
 	}
 	n.TLSFirst = tlsFirst && t.Site == ""
-	m.Token, m.From = t.ID, from.String()
+	m.Token, m.From, m.Site = t.ID, from.String(), &t.Site
 	if !again { // first: what comes next may be cut short, and the host asks again
 		t.Joined = append(t.Joined, Joined{name, r.User, m.From, m.Enrolled})
 		if err := record(a, tokens, t); err != nil {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"weir/control/fleet/wire"
 	"weir/tests/wait"
@@ -17,21 +16,7 @@ import (
 // revokes all that the present one does. It keeps it over a restart.
 func TestAccountAfterClockWasSetBack(t *testing.T) {
 	a, b := start(t)
-	token, seed, err := a.OwnStream()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := connect(t, "", append(b.Options(), nats.UserJWTAndSeed(token, seed))...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	hub, err := jetstream.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := hub.CreateStream(t.Context(), jetstream.StreamConfig{Name: wire.Stream, Subjects: wire.StreamSubjects, AllowDirect: true, AllowRollup: true}); err != nil {
-		t.Fatal(err)
-	}
+	hub := hubWithStream(t, a, b)
 	n, err := a.Enroll("edge-1", nil, []string{b.URL()})
 	if err != nil {
 		t.Fatal(err)

@@ -51,7 +51,7 @@ type Server struct {
 // signed for the same node, and that are not revoked.
 func Start(o Options) (*Server, error) {
 	b := &Server{o: o, inside: inside{log: o.Log}}
-	b.names, b.knows = b.nameOf, o.Authority.Knows
+	b.names, b.knows, b.proved = b.nameOf, o.Authority.Knows, o.Authority.Proved
 	if err := b.start(); err != nil {
 		b.Close()
 		return nil, fmt.Errorf("broker: %w", err)
@@ -147,7 +147,7 @@ func (b *Server) nameOf(key string) string {
 		return ""
 	}
 	for name, m := range members {
-		if _, former := m.Former[key]; former || m.User == key {
+		if _, former := m.Former[key]; former || m.User == key || m.Before == key {
 			return "node " + name
 		}
 	}

@@ -72,6 +72,7 @@ type inside struct {
 	fetcher *fetcher                              // nil: JetStream answers what nodes fetch
 	names   func(key string) string               // of nodes and sites, by their public keys; nil: unknown
 	knows   func(node, user string) (bool, error) // whether the node was enrolled with the user; nil: unknown
+	proved  func(node, user string) error         // takes in that a node has connected as a user; nil: it is not
 
 	ended   chan struct{} // closed: watchOver returns
 	watches sync.WaitGroup
@@ -265,6 +266,11 @@ func (i *inside) watch(account string, credentials nats.Option) (err error) {
 			warned[user] = true
 			i.log.Warn("a node is connected with a user that the keys do not know, as after an older backup was restored: "+
 				"`weir hub revoke NODE --user USER` cuts it off", "node", key, "user", user, "address", e.Client.Host)
+		}
+		if i.proved != nil {
+			if err := i.proved(key, user); err != nil {
+				i.log.Error("the former certificate of a node is not revoked: "+err.Error(), "node", key)
+			}
 		}
 		for _, id := range i.guard.connected(key, user, sum, connection{e.Client.ID, address, all.Conns[0].Start}) {
 			_ = i.server.DisconnectClientByID(id) // it may be gone

@@ -8,13 +8,14 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"weir/control/fleet/authority"
 	"weir/control/fleet/wire"
 	"weir/tests/wait"
 )
 
-// A mirror keeps the last catalog only.
-func TestMirrorKeepsLast(t *testing.T) {
-	a, b := start(t)
+// hubWithStream returns the connection of a hub that has made its stream.
+func hubWithStream(t *testing.T, a *authority.Authority, b *Server) jetstream.JetStream {
+	t.Helper()
 	token, seed, err := a.OwnStream()
 	if err != nil {
 		t.Fatal(err)
@@ -30,6 +31,13 @@ func TestMirrorKeepsLast(t *testing.T) {
 	if _, err := hub.CreateStream(t.Context(), jetstream.StreamConfig{Name: wire.Stream, Subjects: wire.StreamSubjects, AllowDirect: true, AllowRollup: true}); err != nil {
 		t.Fatal(err)
 	}
+	return hub
+}
+
+// A mirror keeps the last catalog only.
+func TestMirrorKeepsLast(t *testing.T) {
+	a, b := start(t)
+	hub := hubWithStream(t, a, b)
 	publish := func(n int) {
 		t.Helper()
 		for range n {
@@ -82,21 +90,7 @@ func TestMirrorThatHearsNothing(t *testing.T) {
 	if w.mirror.pause != 2*unheardLong {
 		t.Errorf("the next pause is %v", w.mirror.pause)
 	}
-	token, seed, err := a.OwnStream()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := connect(t, "", append(b.Options(), nats.UserJWTAndSeed(token, seed))...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	hub, err := jetstream.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := hub.CreateStream(t.Context(), jetstream.StreamConfig{Name: wire.Stream, Subjects: wire.StreamSubjects, AllowDirect: true, AllowRollup: true}); err != nil {
-		t.Fatal(err)
-	}
+	hub := hubWithStream(t, a, b)
 	if _, err := hub.Publish(t.Context(), wire.CatalogSubject(), nil); err != nil {
 		t.Fatal(err)
 	}

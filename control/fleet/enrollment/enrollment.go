@@ -6,8 +6,10 @@ package enrollment
 import (
 	"bytes"
 	"crypto/ed25519"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/binary"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -20,6 +22,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
 )
@@ -38,6 +41,9 @@ type Node struct {
 
 	// Servers are the URLs of the hub, or of a site's server: tls://HOST:PORT.
 	Servers []string `json:"servers"`
+
+	// Join is where the node renews what follows when it cannot connect any more; "": at the servers' host.
+	Join string `json:"join,omitempty"`
 
 	// TLSFirst says that the servers want TLS to begin before they say anything.
 	TLSFirst bool `json:"tls_first,omitempty"`
@@ -59,10 +65,12 @@ type Node struct {
 // name matches names of nodes and labels: a token of a subject, and of metrics.
 var name = regexp.MustCompile(`^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$`)
 
-// CheckName returns what is wrong with the name of a node, CheckLabel with a label, and CheckSite with the name of a site.
-func CheckName(s string) error  { return check("node", s) }
-func CheckLabel(s string) error { return check("label", s) }
-func CheckSite(s string) error  { return check("site", s) }
+// CheckName returns what is wrong with the name of a node, CheckLabel with a label, CheckSite with the name of a site,
+// and CheckOperator with that of an operator.
+func CheckName(s string) error     { return check("node", s) }
+func CheckLabel(s string) error    { return check("label", s) }
+func CheckSite(s string) error     { return check("site", s) }
+func CheckOperator(s string) error { return check("operator", s) }
 
 func check(what, s string) error {
 	if !name.MatchString(s) {
@@ -128,6 +136,9 @@ func parse(text []byte, v interface{ check() error }, version *int, kind, comman
 	return nil
 }
 
+// Check returns what is wrong with a node: the file of it could not be used.
+func (n Node) Check() error { return n.check() }
+
 func (n *Node) check() error {
 	if err := CheckName(n.Name); err != nil {
 		return err
@@ -146,24 +157,63 @@ func (n *Node) check() error {
 	return Credentials{n.JWT, n.Seed}.check()
 }
 
-// soon is how long before a certificate expires that is a problem.
-const soon = 90 * 24 * time.Hour
-
-// ExpiresSoon reports whether a certificate that is valid until some time has to be replaced: with a
-// new file.
-func ExpiresSoon(until, now time.Time) bool { return until.Sub(now) < soon }
-
-// Expires returns until when the node's certificate is valid, zero if it cannot be read.
-func (n Node) Expires() time.Time {
+// Lives returns from when until when the node can connect by what it has, zero times if that cannot be read.
+func (n Node) Lives() (from, until time.Time) {
 	block, _ := pem.Decode([]byte(n.Certificate))
 	if block == nil {
-		return time.Time{}
+		return from, until
 	}
 	c, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
-		return time.Time{}
+		return from, until
 	}
-	return c.NotAfter
+	claims, err := jwt.DecodeUserClaims(n.JWT)
+	if err != nil {
+		return from, until
+	}
+	from, until = time.Unix(claims.IssuedAt, 0), c.NotAfter // the certificate begins with the authority
+	if ends := time.Unix(claims.Expires, 0); claims.Expires != 0 && ends.Before(until) {
+		until = ends
+	}
+	return from, until
+}
+
+// User returns the public key of the node's user, "" if it cannot be read.
+func (n Node) User() string {
+	if kp, err := nkeys.FromSeed([]byte(n.Seed)); err == nil {
+		if public, err := kp.PublicKey(); err == nil {
+			return public
+		}
+	}
+	return ""
+}
+
+// RenewAt returns when what the node has is renewed: when a third of its life is left, and up to a tenth of it later,
+// so that nodes which were enrolled at once come at different times.
+func (n Node) RenewAt() time.Time {
+	from, until := n.Lives()
+	life := max(0, until.Sub(from))
+	sum := sha256.Sum256([]byte(n.User()))
+	later := time.Duration(float64(life/10) * float64(binary.BigEndian.Uint32(sum[:])) / (1 << 32))
+	return until.Add(later - life/3)
+}
+
+// soon is how long before a certificate expires that is a problem, at most.
+const soon = 90 * 24 * time.Hour
+
+// ExpiresSoon reports whether what is valid from some time until another one should have been renewed, or is to be
+// replaced.
+func ExpiresSoon(from, until, now time.Time) bool {
+	return until.Sub(now) < min(soon, max(0, until.Sub(from))/5)
+}
+
+// ServerHost returns the name or address of the host of a server, tls://HOST:PORT.
+func ServerHost(server string) (string, error) {
+	u, err := url.Parse(server)
+	if err != nil || u.Scheme != "tls" || u.Hostname() == "" || u.Port() == "" {
+		return "", fmt.Errorf("%q: want tls://HOST:PORT", server)
+	}
+	return u.Hostname(), nil
 }
 
 func checkServers(what string, servers []string, key ed25519.PublicKey) error {
@@ -171,8 +221,8 @@ func checkServers(what string, servers []string, key ed25519.PublicKey) error {
 		return errors.New("no " + what)
 	}
 	for _, s := range servers {
-		if u, err := url.Parse(s); err != nil || u.Scheme != "tls" || u.Host == "" {
-			return fmt.Errorf("server %q: want tls://HOST:PORT", s)
+		if _, err := ServerHost(s); err != nil {
+			return fmt.Errorf("server %w", err)
 		}
 	}
 	if len(key) != ed25519.PublicKeySize {
@@ -209,17 +259,29 @@ func clientTLS(ca, certificate, key string) (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificate and key: %w", err)
 	}
-	authorities := x509.NewCertPool()
-	if !authorities.AppendCertsFromPEM([]byte(ca)) {
-		return nil, errors.New("ca: no certificate in PEM")
+	authorities, err := pool(ca)
+	if err != nil {
+		return nil, err
 	}
 	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own}, RootCAs: authorities}, nil
 }
 
-// Options returns the options of connections to the servers. Replies to the node
+func pool(ca string) (*x509.CertPool, error) {
+	p := x509.NewCertPool()
+	if !p.AppendCertsFromPEM([]byte(ca)) {
+		return nil, errors.New("ca: no certificate in PEM")
+	}
+	return p, nil
+}
+
+// Options returns the options of connections to the servers.
+func (n Node) Options() ([]nats.Option, error) { return Options(func() Node { return n }) }
+
+// Options returns the options of connections, each with what the node has by then. Replies to the node
 // arrive where no other node may subscribe. Servers that a server names are ignored: it does so
 // before TLS, where anyone on the way can change it.
-func (n Node) Options() ([]nats.Option, error) {
+func Options(current func() Node) ([]nats.Option, error) {
+	n := current()
 	c, err := n.TLS()
 	if err != nil {
 		return nil, err
@@ -227,7 +289,17 @@ func (n Node) Options() ([]nats.Option, error) {
 	o := []nats.Option{
 		nats.Name(n.Name),
 		nats.Secure(c),
-		nats.UserJWTAndSeed(n.JWT, n.Seed),
+		nats.ClientTLSConfig(func() (tls.Certificate, error) {
+			n := current()
+			return tls.X509KeyPair([]byte(n.Certificate), []byte(n.Key))
+		}, func() (*x509.CertPool, error) { return pool(current().CA) }),
+		nats.UserJWT(func() (string, error) { return current().JWT, nil }, func(nonce []byte) ([]byte, error) {
+			user, err := nkeys.FromSeed([]byte(current().Seed))
+			if err != nil {
+				return nil, err
+			}
+			return user.Sign(nonce)
+		}),
 		nats.CustomInboxPrefix("_INBOX." + n.Name),
 		nats.IgnoreDiscoveredServers(),
 	}

@@ -64,7 +64,7 @@ func (t Token) String() string { return t.ID + "." + t.Secret + "." + t.CA }
 func ParseToken(text string) (Token, error) {
 	m := tokenText.FindStringSubmatch(text)
 	if m == nil {
-		return Token{}, errors.New("no token of `weir hub token create`: it has 8, 22 and 43 characters with dots between them")
+		return Token{}, errors.New("no token of `weir hub token create` or `weir hub operator create`: it has 8, 22 and 43 characters with dots between them")
 	}
 	return Token{m[1], m[2], m[3]}, nil
 }
@@ -113,8 +113,13 @@ func NewKeys() (Keys, error) {
 
 // Request asks a hub for the credentials of a node. It has no private key.
 type Request struct {
-	Token  string `json:"token"` // its ID
-	Secret string `json:"secret"`
+	Token  string `json:"token,omitempty"` // its ID
+	Secret string `json:"secret,omitempty"`
+
+	// A renewal has these instead: what the node was granted before, and the signature of the user there over the
+	// bytes that renews returns.
+	JWT    string `json:"jwt,omitempty"`
+	Former []byte `json:"former_signature,omitempty"`
 
 	CSR       []byte `json:"csr"`       // a certificate request in DER, with the node's name
 	User      string `json:"user"`      // the public key of its user
@@ -123,6 +128,8 @@ type Request struct {
 
 // signed returns the bytes that the key of the user signs: nothing that a broker could have it sign.
 func (r Request) signed() []byte { return append([]byte("weir join\x00"), r.CSR...) }
+
+func (r Request) renews() []byte { return append([]byte("weir renew\x00"+r.User+"\x00"), r.CSR...) }
 
 // Request returns the request of a node with a name.
 func (k Keys) Request(t Token, name string) (r Request, err error) {
@@ -146,6 +153,37 @@ func (k Keys) Request(t Token, name string) (r Request, err error) {
 		r.Signature, err = user.Sign(r.signed())
 	}
 	return r, err
+}
+
+// Renewal returns the request of a node for other credentials, with new keys.
+func (n Node) Renewal(k Keys) (r Request, err error) {
+	if r, err = k.Request(Token{}, n.Name); err != nil {
+		return r, err
+	}
+	former, err := nkeys.FromSeed([]byte(n.Seed))
+	if err != nil {
+		return r, fmt.Errorf("seed: %w", err)
+	}
+	r.JWT = n.JWT
+	r.Former, err = former.Sign(r.renews())
+	return r, err
+}
+
+// Renewed returns what the node was granted that asks for a renewal. It fails unless the key of that user has signed
+// the request. Who has granted it is left to the caller.
+func (r Request) Renewed() (*jwt.UserClaims, error) {
+	claims, err := jwt.DecodeUserClaims(r.JWT)
+	if err != nil {
+		return nil, fmt.Errorf("what it was granted before: %w", err)
+	}
+	user, err := nkeys.FromPublicKey(claims.Subject)
+	if err == nil {
+		err = user.Verify(r.renews(), r.Former)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the former key: %w", err)
+	}
+	return claims, nil
 }
 
 // Check returns the name of the node, and the public key of its certificate. It fails unless both private keys have
@@ -177,6 +215,12 @@ func (r Request) Check() (name string, key *ecdsa.PublicKey, err error) {
 		return name, nil, fmt.Errorf("user: %w", err)
 	}
 	return name, key, nil
+}
+
+// Answer has the credentials that a node has asked for over its connection, or why it gets none.
+type Answer struct {
+	Node    *Node    `json:"node,omitempty"`
+	Refused *Refused `json:"refused,omitempty"`
 }
 
 // Refused is the answer of a hub that does not let a host join.
@@ -211,20 +255,10 @@ func Join(ctx context.Context, hub string, t Token, k Keys, name string, again f
 	if err != nil {
 		return Node{}, err
 	}
-	body, err := json.Marshal(r)
-	if err != nil {
-		return Node{}, err
-	}
-	u, err := url.Parse(hub)
-	if err != nil {
-		return Node{}, err
-	}
-	transport := &http.Transport{TLSClientConfig: t.tls(u.Hostname()), DisableKeepAlives: true}
 	for pause := joinAgain / 8; ; pause = min(2*pause, joinAgain) {
-		n, err := join(ctx, &http.Client{Transport: transport, Timeout: joinTimeout}, hub, body)
+		n, err := join(ctx, hub, t, r)
 		if err == nil {
-			n.Key, n.Seed = k.Key, k.Seed
-			return n, n.isFor(t, r, name)
+			return n, n.take(k, t, r, name)
 		}
 		_, refused := errors.AsType[Refused](err)
 		_, other := errors.AsType[otherHub](err)
@@ -240,8 +274,45 @@ func Join(ctx context.Context, hub string, t Token, k Keys, name string, again f
 	}
 }
 
+// Renew has the hub at a URL renew the credentials of a node, which it asks once. The node need not be able to connect
+// any more.
+func (n Node) Renew(ctx context.Context, hub string, k Keys, r Request) (next Node, err error) {
+	t := n.pinned()
+	if next, err = join(ctx, hub, t, r); err == nil {
+		err = next.take(k, t, r, n.Name)
+	}
+	return next, err
+}
+
+// TakeRenewed completes what a hub has answered over the connection of a node, by its keys.
+func (n Node) TakeRenewed(k Keys, r Request, next *Node) error {
+	return next.take(k, n.pinned(), r, n.Name)
+}
+
+// pinned returns a token of the node's fleet that lets nothing join.
+func (n Node) pinned() Token {
+	block, _ := pem.Decode([]byte(n.CA))
+	if block == nil {
+		return Token{}
+	}
+	root, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return Token{}
+	}
+	return Token{CA: Pin(root)}
+}
+
 // join asks once.
-func join(ctx context.Context, by *http.Client, hub string, body []byte) (n Node, err error) {
+func join(ctx context.Context, hub string, t Token, r Request) (n Node, err error) {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return n, err
+	}
+	u, err := url.Parse(hub)
+	if err != nil {
+		return n, err
+	}
+	by := http.Client{Transport: &http.Transport{TLSClientConfig: t.TLS(u.Hostname()), DisableKeepAlives: true}, Timeout: joinTimeout}
 	q, err := http.NewRequestWithContext(ctx, http.MethodPost, hub+JoinPath, bytes.NewReader(body))
 	if err != nil {
 		return n, err
@@ -269,8 +340,9 @@ func join(ctx context.Context, by *http.Client, hub string, body []byte) (n Node
 	return n, json.Unmarshal(text, &n)
 }
 
-// isFor fails unless the node was made for a request with a token.
-func (n *Node) isFor(t Token, r Request, name string) error {
+// take adds the keys to what a hub has answered. It fails unless the node was made for a request with a token.
+func (n *Node) take(k Keys, t Token, r Request, name string) error {
+	n.Key, n.Seed = k.Key, k.Seed
 	if err := n.check(); err != nil {
 		return fmt.Errorf("what the hub has answered: %w", err)
 	}
@@ -282,22 +354,15 @@ func (n *Node) isFor(t Token, r Request, name string) error {
 }
 
 // IsOf reports whether the node is in the fleet of a token.
-func (n *Node) IsOf(t Token) bool {
-	block, _ := pem.Decode([]byte(n.CA))
-	if block == nil {
-		return false
-	}
-	root, err := x509.ParseCertificate(block.Bytes)
-	return err == nil && Pin(root) == t.CA
-}
+func (n *Node) IsOf(t Token) bool { ca := n.pinned().CA; return ca != "" && ca == t.CA }
 
 // otherHub is why a server is not the hub of a token.
 type otherHub struct{ error }
 
 func (e otherHub) Error() string { return "not the hub of this token: " + e.error.Error() }
 
-// tls returns the configuration of connections to the hub of the token at a host. The hub sends its authority, too.
-func (t Token) tls(host string) *tls.Config {
+// TLS returns the configuration of connections to the hub of the token at a host. The hub sends its authority, too.
+func (t Token) TLS(host string) *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,
 		InsecureSkipVerify: true, // but for what follows

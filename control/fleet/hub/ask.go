@@ -37,6 +37,7 @@ const (
 type asker struct {
 	broker  *dialer
 	find    finder
+	renew   renewer
 	slots   chan struct{}
 	origins chan *nats.Msg            // questions that wait
 	conn    atomic.Pointer[nats.Conn] // nil: it does not run
@@ -49,8 +50,8 @@ type asker struct {
 	declined         atomic.Uint64 // questions of nodes
 }
 
-func newAsker(broker *dialer, find finder) *asker {
-	return &asker{broker: broker, find: find, slots: make(chan struct{}, maxAsked), origins: make(chan *nats.Msg, maxOriginQuestions), allowed: make(map[string]*rate.Limiter), asking: make(map[string]bool)}
+func newAsker(broker *dialer, find finder, renew renewer) *asker {
+	return &asker{broker: broker, find: find, renew: renew, slots: make(chan struct{}, maxAsked), origins: make(chan *nats.Msg, maxOriginQuestions), allowed: make(map[string]*rate.Limiter), asking: make(map[string]bool)}
 }
 
 // run keeps the connection until ctx ends.
@@ -58,7 +59,7 @@ func (a *asker) run(ctx context.Context) {
 	conn, err := a.broker.dial("weir-hub questions", a.broker.own, nats.RetryOnFailedConnect(true), nats.ReconnectBufSize(-1))
 	if err == nil {
 		defer conn.Close()
-		err = a.serveOrigins(conn)
+		err = a.serve(conn)
 	}
 	if err != nil {
 		a.broker.log.Error("nodes cannot be asked: " + err.Error())
@@ -70,7 +71,7 @@ func (a *asker) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case m := <-a.origins:
-			a.answerOrigin(ctx, m)
+			a.answer(ctx, m)
 		}
 	}
 }

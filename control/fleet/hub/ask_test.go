@@ -296,13 +296,13 @@ func TestOriginsOfOneNode(t *testing.T) {
 		began <- list
 		<-goOn
 		return nil, nil
-	})
+	}, nil)
 	ask := func(node string) {
 		a.asked(&nats.Msg{Subject: wire.OriginSubject(node), Reply: "_INBOX." + node + ".x", Data: []byte(`{"list":"` + node + `"}`)})
 	}
 	answer := func() {
 		m := <-a.origins
-		go a.answerOrigin(t.Context(), m)
+		go a.answer(t.Context(), m)
 		<-began
 	}
 	for range 5 {

@@ -134,9 +134,19 @@ func TestSecondHubWithNodes(t *testing.T) {
 	b.start(contestedConfig, servers...)
 	a.refused()
 	b.refused()
+	if _, err := b.authority.Label("oslo-1", []string{"late"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2500 * time.Millisecond) // two looks of a hub that may assign
+	for _, f := range []*fleet{a, b} {
+		if s := f.nodeStatus("oslo-1"); s != nil && slices.Contains(s.Settings.Labels, "late") {
+			t.Error("a hub that may not rule the nodes has assigned a label")
+		}
+	}
 	if _, err := b.hub.TakeOver(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	b.labelled("oslo-1", "late")
 	wait.For(t, "the other hub stops", func() bool { return strings.Contains(a.refused(), "has taken over") })
 	if c := b.change(block("198.51.100.5")); !c.Published {
 		t.Errorf("%+v", c)

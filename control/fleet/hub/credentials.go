@@ -2,6 +2,7 @@ package hub
 
 import (
 	"cmp"
+	"strings"
 	"time"
 
 	"weir/control/api"
@@ -10,7 +11,7 @@ import (
 	"weir/filter/ordered"
 )
 
-// credential is that a node or site was enrolled or revoked, or a node forgotten.
+// credential is that a node or site was enrolled or revoked, or a node renewed, labelled or forgotten.
 type credential struct {
 	change, name string
 	at           int64 // Unix time in ns
@@ -35,7 +36,7 @@ func newEnrollments(a *authority.Authority, l *audit.Log) *enrollments {
 	records := l.Last(api.MaxAudit)
 	for _, r := range records {
 		switch {
-		case (r.Source == bySource || r.Change == audit.Join) && r.Error == "" && len(r.First) == 1:
+		case (r.Source == bySource || r.Change == audit.Join || r.Change == audit.Renew) && r.Error == "" && len(r.First) == 1:
 			e.seen[credential{r.Change, r.First[0], r.Time.UnixNano()}] = true
 		case len(records) == api.MaxAudit: // what came before may be in an older part
 			e.since = r.Time // in the end the earliest
@@ -64,6 +65,14 @@ func (e *enrollments) all() (all []credential, by map[credential]how, err error)
 			by[credential{enroll, name, m.Enrolled.UnixNano()}] = how{m.From, "token " + m.Token}
 		}
 		add(enroll, audit.Revoke, name, m.Enrolled, m.Revoked)
+		if !m.Renewed.IsZero() {
+			renewed := credential{audit.Renew, name, m.Renewed.UnixNano()}
+			all, by[renewed] = append(all, renewed), how{"node " + name, ""}
+		}
+		if !m.Labeled.IsZero() {
+			labeled := credential{audit.Label, name, m.Labeled.UnixNano()}
+			all, by[labeled] = append(all, labeled), how{"", strings.Join(m.Labels, ",")}
+		}
 		if !m.Forgotten.IsZero() {
 			all = append(all, credential{audit.Forget, name, m.Forgotten.UnixNano()})
 		}
@@ -74,6 +83,14 @@ func (e *enrollments) all() (all []credential, by map[credential]how, err error)
 	}
 	for _, s := range sites {
 		add(audit.EnrollSite, audit.RevokeSite, s.Name, s.Enrolled, s.Revoked)
+	}
+	operators, err := e.authority.Operators()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, o := range operators {
+		by[credential{audit.Operator, o.Name, o.Created.UnixNano()}] = how{"", "role " + o.Role + ", token " + o.ID}
+		add(audit.Operator, audit.RevokeOperator, o.Name, o.Created, o.Revoked)
 	}
 	ordered.By(all, func(a, b credential) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.name, b.name))

@@ -52,7 +52,10 @@ func (h *Hub) Export(ctx context.Context, name, format string) (api.Export, erro
 
 // Flush removes all manual entries of a list on all nodes, as Change does.
 func (h *Hub) Flush(ctx context.Context, name string, _ api.FlushChange) (changed api.FleetChanged, err error) {
-	c := api.Change{List: name, Remove: true, Await: true}
+	c := api.Change{List: name, Remove: true, Await: true, UID: api.NoUID}
+	if by, ok := api.CallerOf(ctx); ok {
+		c.UID, c.Client = by.UID, by.Client
+	}
 	if err := h.Do(ctx, func() error {
 		of, err := h.lists.byName.Find(name)
 		if err == nil {

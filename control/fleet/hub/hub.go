@@ -84,6 +84,7 @@ type Hub struct {
 	console   *console.Console      // nil: none is served
 	audit     *audit.Log
 	lost      *lostChanges
+	assigner  *assigner
 
 	reloading sync.Mutex
 	reloaded  atomic.Pointer[api.FleetReload] // the last one; nil: none
@@ -91,6 +92,17 @@ type Hub struct {
 
 // conf returns the configuration.
 func (h *Hub) conf() *config.Hub { return h.config.Load() }
+
+// take takes in a configuration.
+func (h *Hub) take(c *config.Hub) {
+	h.config.Store(c)
+	h.o.Authority.SetTerms(Terms(c))
+}
+
+// Terms returns what nodes are granted by a configuration.
+func Terms(c *config.Hub) authority.Terms {
+	return authority.Terms{Life: time.Duration(c.Certificates), Join: c.JoinURL()}
+}
 
 // storeDir is the directory of the store, in that of the state.
 const storeDir = "store"
@@ -100,7 +112,7 @@ func Open(o Options) (*Hub, error) {
 	h := &Hub{o: o, dir: stateDir(o.Config.StateDir), lists: &table{}, batches: make(map[string]*batch), loop: newLoop(), nodes: newNodes(o.Log)}
 	h.broker = &dialer{broker: o.Broker, authority: o.Authority, log: o.Log}
 	h.members = &members{authority: o.Authority, nodes: h.nodes}
-	h.config.Store(o.Config)
+	h.take(o.Config)
 	if err := h.open(); err != nil {
 		h.Close()
 		return nil, err
@@ -180,7 +192,11 @@ func (h *Hub) open() (err error) {
 		return err
 	}
 	h.nodes.await(all)
-	h.asker = newAsker(h.broker, h.origins)
+	h.asker = newAsker(h.broker, h.origins, h.renew)
+	h.assigner = &assigner{
+		log: h.o.Log, authority: h.o.Authority, asker: h.asker, nodes: h.nodes,
+		servers: func() []string { return h.conf().Servers }, all: make(map[string]*assigning),
+	}
 	h.lost = openLost(h.dir.path(lostFile), h.o.Log)
 	h.publisher.asker, h.publisher.listed = h.asker, h.lost
 	h.note()
@@ -240,6 +256,8 @@ func (h *Hub) Run(ctx context.Context) error {
 	all.Go(func() { h.publisher.run(ctx) })
 	all.Go(func() { h.publisher.seek(ctx) })
 	all.Go(func() { h.asker.run(ctx) })
+	all.Go(func() { h.tidy(ctx) })
+	all.Go(func() { h.assign(ctx) })
 	enrollments := newEnrollments(h.o.Authority, h.audit)
 	enrollments.record()
 	tick := time.NewTicker(time.Second)
@@ -262,6 +280,27 @@ func (h *Hub) Run(ctx context.Context) error {
 			h.note()
 			h.refresh(&known)
 			enrollments.record()
+		}
+	}
+}
+
+// tidyInterval is how often revocations are forgotten that matter no more.
+const tidyInterval = 24 * time.Hour
+
+// tidy forgets such revocations, until ctx is done.
+func (h *Hub) tidy(ctx context.Context) {
+	for {
+		now := time.Now()
+		if steady := h.clock.Steady(now); steady.Before(now) { // a clock that is ahead ends nothing
+			now = steady
+		}
+		if err := h.o.Authority.Tidy(now); err != nil {
+			h.o.Log.Warn("revocations that have ended are not forgotten: " + err.Error())
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(tidyInterval):
 		}
 	}
 }

@@ -9,11 +9,14 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 
+	"weir/control/api"
+	"weir/control/api/server"
 	"weir/control/audit"
 	"weir/control/durable"
 	"weir/control/fleet/authority"
@@ -33,9 +36,10 @@ const (
 	maxAddresses = 4096 // that are counted; with more, all wait
 )
 
-// Joins lets hosts join. It is safe for concurrent use.
+// Joins lets hosts join, and operators ask. It is safe for concurrent use.
 type Joins struct {
 	hub        *Hub
+	api        http.Handler
 	secure     *tls.Config
 	handshakes *rate.Limiter
 
@@ -47,7 +51,7 @@ type Joins struct {
 
 // Joins returns what lets hosts join, over TLS.
 func (h *Hub) Joins(secure *tls.Config) *Joins {
-	return &Joins{hub: h, secure: secure, handshakes: rate.NewLimiter(maxHandshakes, maxHandshakes), busy: make(map[netip.Prefix]int)}
+	return &Joins{hub: h, api: server.HubHandler(h), secure: secure, handshakes: rate.NewLimiter(maxHandshakes, maxHandshakes), busy: make(map[netip.Prefix]int)}
 }
 
 // Secure returns a listener for TLS on another one.
@@ -79,7 +83,7 @@ type securedConn struct {
 func (c *securedConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if alert, ok := errors.AsType[*net.OpError](err); ok && alert.Op == "remote error" && !c.ConnectionState().HandshakeComplete {
-		c.of.refuse(addressOf(c.RemoteAddr().String()), authority.Refused{}, fmt.Errorf("the host does not trust this hub: its token is of other keys, or for another name (%w)", alert.Err))
+		c.of.refuse(addressOf(c.RemoteAddr().String()), audit.Join, authority.Refused{}, fmt.Errorf("the host does not trust this hub: its token is of other keys, or for another name (%w)", alert.Err))
 	}
 	return n, err
 }
@@ -98,6 +102,10 @@ func (j *Joins) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		w.WriteHeader(status)
 		_ = json.NewEncoder(w).Encode(v) // the host asks again
 	}
+	if token, ok := strings.CutPrefix(q.Header.Get("Authorization"), "Bearer "); ok {
+		j.operate(w, q, from, token)
+		return
+	}
 	if q.Method != http.MethodPost || q.URL.Path != enrollment.JoinPath {
 		http.NotFound(w, q)
 		return
@@ -111,16 +119,20 @@ func (j *Joins) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // or else the server's own
 	var r enrollment.Request
 	if err := json.NewDecoder(http.MaxBytesReader(w, q.Body, enrollment.MaxRequest)).Decode(&r); err != nil {
-		j.refuse(from, authority.Refused{}, errors.New("no request of weir join"))
+		j.refuse(from, audit.Join, authority.Refused{}, errors.New("no request of weir join"))
 		answer(http.StatusBadRequest, enrollment.Refused{Why: "no request of weir join"})
 		return
 	}
-	n, err := j.join(r, from)
+	n, err := j.hub.grant(r, from)
 	switch why, refused := errors.AsType[authority.Refused](err); {
 	case err == nil:
 		answer(http.StatusOK, n)
 	case refused:
-		j.refuse(from, why, why)
+		change := audit.Join
+		if r.JWT != "" {
+			change = audit.Renew
+		}
+		j.refuse(from, change, why, why)
 		answer(http.StatusForbidden, enrollment.Refused{Why: why.Error(), Keys: why.Keys})
 	default:
 		j.hub.o.Log.Error("a host could not join: "+err.Error(), "from", from)
@@ -132,12 +144,68 @@ func (j *Joins) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	}
 }
 
-func (j *Joins) join(r enrollment.Request, from netip.Addr) (n enrollment.Node, err error) {
-	if err := j.hub.dir.room(); err != nil {
+// operate answers an operator with a token.
+func (j *Joins) operate(w http.ResponseWriter, q *http.Request, from netip.Addr, token string) {
+	fail := func(status int, why string) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(api.Failure{Error: why}) // the operator asks again
+	}
+	leave, why := j.enter(network(from))
+	if why != "" {
+		fail(http.StatusTooManyRequests, why)
+		return
+	}
+	defer leave()
+	o, err := j.hub.o.Authority.OperatorOf(token)
+	status := http.StatusUnauthorized
+	if needed := api.RoleFor(q.Method, q.URL.Path); err == nil && !api.MayAs(o.Role, needed) {
+		status, err = http.StatusForbidden, fmt.Errorf("operator %s has the role %s: this takes %s", o.Name, o.Role, needed)
+	}
+	if err != nil {
+		if status == http.StatusUnauthorized {
+			j.count(from)
+		}
+		r := audit.Record{Change: audit.Request, Entries: 1, First: []string{q.Method + " " + q.URL.Path}, Source: from.String()}
+		if o.Name != "" {
+			r.Source, r.Reason = api.ByOperator(o.Name), "from "+from.String()
+		}
+		j.hub.audit.Refused(r, err)
+		fail(status, err.Error())
+		return
+	}
+	j.api.ServeHTTP(w, server.AsOperator(q, o.Name))
+}
+
+// grant grants what a host asks for that has a token, or is a node and renews what it has.
+func (h *Hub) grant(r enrollment.Request, from netip.Addr) (n enrollment.Node, err error) {
+	if err := h.dir.room(); err != nil {
 		return n, err
 	}
-	c := j.hub.conf()
-	return j.hub.o.Authority.Join(r, from, c.Servers, c.Broker.TLSFirst != "")
+	c := h.conf()
+	if r.JWT != "" {
+		return h.o.Authority.Renew(r, c.Servers)
+	}
+	return h.o.Authority.Join(r, from, c.Servers, c.Broker.TLSFirst != "")
+}
+
+// renew answers a node that asks for a renewal over its connection.
+func (h *Hub) renew(name string, text []byte) (a enrollment.Answer, err error) {
+	var r enrollment.Request
+	if err := json.Unmarshal(text, &r); err != nil || r.JWT == "" {
+		return a, errors.New("no renewal")
+	}
+	var n enrollment.Node
+	if asked, _, bad := r.Check(); bad == nil && asked != name {
+		err = authority.Refused{Node: name}.Because("it asks for another node")
+	} else {
+		n, err = h.grant(r, netip.Addr{})
+	}
+	if why, refused := errors.AsType[authority.Refused](err); refused {
+		h.audit.Refused(recordOf(audit.Renew, "node "+name, why), why)
+		return enrollment.Answer{Refused: &enrollment.Refused{Why: why.Error()}}, nil
+	}
+	return enrollment.Answer{Node: &n}, err
 }
 
 // enter begins a request from a network, or returns why it has to wait.
@@ -163,21 +231,31 @@ func (j *Joins) enter(from netip.Prefix) (leave func(), why string) {
 	}, ""
 }
 
-// refuse counts and records a refusal.
-func (j *Joins) refuse(from netip.Addr, who authority.Refused, why error) {
+// refuse counts and records a refusal of a change.
+func (j *Joins) refuse(from netip.Addr, change string, who authority.Refused, why error) {
+	j.count(from)
+	j.hub.audit.Refused(recordOf(change, from.String(), who), why)
+}
+
+// count counts a refusal.
+func (j *Joins) count(from netip.Addr) {
 	j.mu.Lock()
-	if j.refused != nil { // no request has come
+	defer j.mu.Unlock()
+	if j.refused != nil { // a request has come
 		j.refused[network(from)]++
 	}
-	j.mu.Unlock()
-	r := audit.Record{Change: audit.Join, Entries: 1, Source: from.String()}
+}
+
+// recordOf returns the record of a refusal.
+func recordOf(change, source string, who authority.Refused) audit.Record {
+	r := audit.Record{Change: change, Entries: 1, Source: source}
 	if who.Node != "" {
 		r.First = []string{who.Node}
 	}
 	if who.Token != "" {
 		r.Reason = "token " + who.Token
 	}
-	j.hub.audit.Refused(r, why)
+	return r
 }
 
 // network returns the network that brakes count an address under.

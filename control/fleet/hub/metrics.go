@@ -21,16 +21,18 @@ type noted struct {
 	wanted  []wire.ListState
 	members map[string]authority.Member
 	sites   []authority.Site
+	stamp   authority.Stamp // of both
 }
 
 // note updates the copy for metrics.
 func (h *Hub) note() {
 	var n noted
 	if all, err := h.members.read(); err == nil {
-		n.members, n.sites = all, h.members.sites
+		n.members, n.sites, n.stamp = all, h.members.sites, h.members.stamp
 	} else if before := h.noted.Load(); before != nil {
-		n.members, n.sites = before.members, before.sites
+		n.members, n.sites, n.stamp = before.members, before.sites, before.stamp
 	}
+	h.nodes.set(h.lists.all)
 	reached := h.publisher.current().reached
 	for _, l := range h.lists.all {
 		at, published := l.history.Place(), reached[l.Name]

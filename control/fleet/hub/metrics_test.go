@@ -149,7 +149,7 @@ func TestExpiring(t *testing.T) {
 			got = append(got, p)
 		}
 	}
-	if want := []string{"the certificate of node one has expired on 2020-02-03: enroll it anew"}; !slices.Equal(got, want) {
+	if want := []string{"the certificate of node one has expired on 2020-02-03: it should have renewed that by itself, and weir status there says why it has not"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	wait.For(t, "the metric", func() bool { return f.hub.Metrics().Expiring == 1 })

@@ -40,8 +40,9 @@ type nodes struct {
 	awaited map[string]bool // nodes that have not been heard since the start
 	members int             // that were awaited at the start
 	all     map[string]*node
-	ignored uint64  // reports: too many, or invalid
-	passed  float64 // packets of all nodes since the hub started
+	only    map[string][]string // labels of the nodes that have a list; none: all nodes
+	ignored uint64              // reports: too many, or invalid
+	passed  float64             // packets of all nodes since the hub started
 	dropped float64
 	warned  bool // of a misdirected message
 }
@@ -52,6 +53,7 @@ type node struct {
 	reports *rate.Limiter
 	ignored uint64
 	differs string // from what the hub has; "": in nothing
+	judged  bool   // its settings have been compared with those that it is to have, and are the same since
 	revoked bool   // what it has reported last is no problem
 }
 
@@ -146,6 +148,9 @@ func (n *nodes) take(name string, text []byte, now time.Time) (l *lost) {
 		n.passed += since(from.status.Passed, s.Passed)
 		n.dropped += since(from.status.Dropped, s.Dropped)
 	}
+	if before := from.status.Settings; before == nil || s.Settings == nil || !s.Settings.Equal(*before) {
+		from.judged = false
+	}
 	from.status, from.seen = s, now
 	if n.compare != nil {
 		l, from.differs = n.compare(name, &s)
@@ -197,6 +202,23 @@ func (n *nodes) allHeard(members map[string]authority.Member) bool {
 	return true
 }
 
+// set takes in which nodes have which lists.
+func (n *nodes) set(lists []*managed) {
+	only := make(map[string][]string, len(lists))
+	for _, l := range lists {
+		only[l.Name] = l.Labels
+	}
+	n.mu.Lock()
+	n.only = only
+	n.mu.Unlock()
+}
+
+// have reports whether a member is to have a list. n.mu is held.
+func (n *nodes) have(list string, m authority.Member) bool {
+	only := n.only[list]
+	return len(only) == 0 || wire.Names(only, groups(m))
+}
+
 // reportsAge is for how long it counts what a node has said of the last 24 hours.
 const reportsAge = 24 * time.Hour
 
@@ -221,7 +243,9 @@ func (n *nodes) collateral(members map[string]authority.Member, lists ...string)
 			}
 		}
 		for list, c := range all {
-			c.Add(name, said[list])
+			if n.have(list, m) {
+				c.Add(name, said[list])
+			}
 		}
 	}
 	return all
@@ -241,13 +265,15 @@ func (n *nodes) observe(members map[string]authority.Member, lists []*managed) m
 			o.seen, o.idle = from.seen, from.status.DropsNothing()
 		}
 		for _, l := range lists {
-			all[l.Name] = append(all[l.Name], o)
+			if n.have(l.Name, m) {
+				all[l.Name] = append(all[l.Name], o)
+			}
 		}
 		if from == nil {
 			continue
 		}
 		for _, s := range from.status.Lists {
-			if of := all[s.Name]; of != nil {
+			if of := all[s.Name]; len(of) > 0 && of[len(of)-1].name == name {
 				of[len(of)-1].list = s
 			}
 		}
@@ -261,7 +287,7 @@ func (n *nodes) enforcing(members map[string]authority.Member, changed *api.Flee
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for name, m := range members {
-		if !m.Revoked.IsZero() {
+		if !m.Revoked.IsZero() || !n.have(changed.List, m) {
 			continue
 		}
 		all++

@@ -12,6 +12,7 @@ import (
 
 	"weir/control/config"
 	"weir/control/feed"
+	"weir/control/fleet/enrollment"
 	"weir/control/fleet/wire"
 	"weir/control/list"
 	"weir/filter/key"
@@ -27,13 +28,21 @@ const (
 // finder returns where entries of a list come from.
 type finder func(ctx context.Context, list string, keys []key.Key) ([]wire.Origin, error)
 
-// serveOrigins takes in the questions of nodes.
-func (a *asker) serveOrigins(conn *nats.Conn) error {
-	s, err := conn.Subscribe(wire.OriginSubject("*"), a.asked)
-	if err != nil {
-		return err
+// renewer answers a node that asks for other credentials.
+type renewer func(node string, request []byte) (enrollment.Answer, error)
+
+// serve takes in the questions of nodes.
+func (a *asker) serve(conn *nats.Conn) error {
+	for _, subject := range []string{wire.OriginSubject("*"), wire.RenewSubject("*")} {
+		s, err := conn.Subscribe(subject, a.asked)
+		if err == nil {
+			err = s.SetPendingLimits(maxWaiting, maxWaitingBytes)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return s.SetPendingLimits(maxWaiting, maxWaitingBytes)
+	return nil
 }
 
 // asked takes in a question of a node. One of each node waits or is answered: they are answered one
@@ -86,10 +95,16 @@ func (a *asker) mayAsk(m *nats.Msg, now time.Time) bool {
 	return true
 }
 
-func (a *asker) answerOrigin(ctx context.Context, m *nats.Msg) {
-	o, err := a.origin(ctx, m.Data)
+func (a *asker) answer(ctx context.Context, m *nats.Msg) {
+	var is any
+	var err error
+	if name := asks(m); m.Subject == wire.RenewSubject(name) {
+		is, err = a.renew(name, m.Data)
+	} else {
+		is, err = a.origin(ctx, m.Data)
+	}
 	a.end(m) // the node may ask again as soon as it has the answer
-	if err := m.Respond(wire.MarshalAnswer(o, err)); err != nil {
+	if err := m.Respond(wire.MarshalAnswer(is, err)); err != nil {
 		a.broker.log.Debug("a node cannot be answered: " + err.Error())
 	}
 }

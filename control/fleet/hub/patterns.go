@@ -121,8 +121,7 @@ func (p *patterns) at(nodes []api.NodeFloods, members map[string]authority.Membe
 	for _, w := range p.current(time.Now()) {
 		of := api.FleetPattern{ID: w.ID, Pattern: w.Pattern, Labels: w.Groups, Until: w.Until, Trial: w.Trial, Counts: w.Rehearse, Ended: w.Off, Reason: w.Reason}
 		for _, n := range nodes {
-			in := func(label string) bool { return slices.Contains(members[n.Node].Labels, label) }
-			if len(w.Groups) > 0 && !slices.ContainsFunc(w.Groups, in) {
+			if !wire.Names(w.Groups, members[n.Node].Labels) {
 				continue
 			}
 			is := api.NodePattern{ID: w.ID, Pattern: w.Pattern, State: api.PatternAwaited, Why: n.Problem}

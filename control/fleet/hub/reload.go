@@ -159,7 +159,7 @@ func (h *Hub) replace(next *config.Hub, lists []*managed) error {
 	}
 	before := h.lists.all
 	h.lists.set(lists)
-	h.config.Store(next)
+	h.take(next)
 	_ = h.trials.Decide(h.trials.Decided())
 	for _, l := range before {
 		if h.lists.get(l.Name) == nil {

@@ -118,7 +118,7 @@ type observed struct {
 }
 
 func (w *wave) has(n observed) bool {
-	return len(w.Labels) == 0 || slices.ContainsFunc(w.Labels, func(l string) bool { return slices.Contains(n.labels, l) })
+	return wire.Names(w.Labels, n.labels)
 }
 
 // gate is the progress of a wave's nodes.

@@ -825,3 +825,50 @@ func TestMeet(t *testing.T) {
 		}
 	}
 }
+
+// A list with labels is for the nodes that have one of them: others filter by nothing of it, and are not waited for.
+func TestListOfLabels(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	f.start("lists: {ours: {labels: [web, mail]}}")
+	web, mail, other := f.host("web-1", "web"), f.host("mail-1", "mail", "canary"), f.host("db-1", "db")
+	current := func() bool {
+		s, err := f.hub.Fleet(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(f.hub.noted.Load().members) == 3 && !slices.ContainsFunc(s.Nodes, func(n api.FleetNode) bool { return n.State != api.NodeCurrent })
+	}
+	wait.For(t, "all nodes to be current", current)
+	changed := f.change(api.Change{List: "ours", Action: api.Block, Entries: []string{"192.0.2.1"}, Await: true})
+	if changed.Nodes != 2 || changed.Enforcing != 2 {
+		t.Errorf("in effect on %d of %d nodes, want 2 of 2", changed.Enforcing, changed.Nodes)
+	}
+	web.becomes("ours", "192.0.2.1")
+	mail.becomes("ours", "192.0.2.1")
+	if changed := f.change(api.Change{Action: api.Block, Entries: []string{"192.0.2.2"}, Await: true}); changed.Nodes != 3 || changed.Enforcing != 3 {
+		t.Errorf("a list of all nodes: in effect on %d of %d, want 3 of 3", changed.Enforcing, changed.Nodes)
+	}
+	other.becomes("block", "192.0.2.2")
+	if got := other.entry("ours"); got != "" {
+		t.Errorf("a node without the labels has %s", got)
+	}
+	wait.For(t, "all nodes to be current again, also the one without the list", current)
+	s, err := f.hub.Fleet(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range s.Lists {
+		if want := map[string]int{"ours": 2}[l.Name]; want > 0 && (len(l.Wanted) != 1 || l.Wanted[0].Nodes != want) {
+			t.Errorf("list %s is wanted by %+v", l.Name, l.Wanted)
+		}
+	}
+	// By another label in the configuration, the one loses the list, and the other has it.
+	f.text = strings.Replace(f.text, "[web, mail]", "[web, db]", 1)
+	if _, err := f.hub.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	other.becomes("ours", "192.0.2.1")
+	mail.becomes("ours", "")
+	web.becomes("ours", "192.0.2.1")
+}

@@ -41,7 +41,7 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 			one := api.FleetList{
 				Name: l.Name, Action: string(l.Action), Direction: l.Direction.String(), Priority: l.Priority,
 				Version: l.history.Place(), Published: state.reached[l.Name], Entries: l.history.Contents().Len(), Manual: manual[l.Name],
-				Feeds: []api.FeedSource{}, Trial: !l.enforced(), Decision: l.trial, For: l.Rule().String(),
+				Feeds: []api.FeedSource{}, Trial: !l.enforced(), Decision: l.trial, For: l.Rule().String(), Labels: l.Labels,
 			}
 			if x := l.released; x != nil && x.Rollout != nil {
 				one.Rollout = x.Rollout.show(l.gate, l.waiting)
@@ -89,7 +89,7 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 		one.Collateral = collateral[l.Name]
 	}
 	f.Nodes, f.Ignored = h.nodes.show(members, wanted, time.Duration(h.conf().MaxAge), time.Now())
-	f.Problems = slices.Concat(f.Problems, notEnforcing(f.Nodes), unconnected(f.Nodes, h.nodes.listened(f.Time)))
+	f.Problems = slices.Concat(f.Problems, notEnforcing(f.Nodes), unconnected(f.Nodes, h.nodes.listened(f.Time)), h.assigner.problems())
 	if g := guarded(h.o.Broker); g != nil {
 		f.Problems = append(f.Problems, g.Problems()...)
 		violations := g.Violations()
@@ -154,9 +154,12 @@ const maxExpiring = 10
 func expiring(some []authority.Expiry, now time.Time) (all []string) {
 	for i, e := range some {
 		if i == maxExpiring {
-			return append(all, fmt.Sprintf("%d more certificates expire within 90 days, or have expired", len(some)-i))
+			return append(all, fmt.Sprintf("%d more certificates expire soon, or have expired", len(some)-i))
 		}
 		when, mend := "expires on ", "enroll it anew"
+		if strings.HasPrefix(e.What, "node ") {
+			mend = "it should have renewed that by itself, and weir status there says why it has not"
+		}
 		if e.At.Before(now) {
 			when = "has expired on "
 		}
@@ -259,7 +262,10 @@ func (n *nodes) shares(members map[string]authority.Member, l wire.ListState) (w
 		if !m.Revoked.IsZero() {
 			continue
 		}
-		place, _, _ := l.For(groups(m))
+		place, _, ok := l.For(groups(m))
+		if !ok {
+			continue
+		}
 		wants[place]++
 		from := n.all[name]
 		if from == nil || from.seen.IsZero() {
@@ -411,7 +417,7 @@ func (l *managed) settings() wire.Settings {
 func (l *managed) wanted(reached wire.Place) wire.ListState {
 	s := wire.ListState{
 		Name: l.Name, Releases: []wire.Release{{Place: reached}},
-		Settings: l.settings(),
+		Settings: l.settings(), Only: l.Labels,
 	}
 	switch {
 	case l.unread, l.behind.Err != nil, reached.Before(l.since):

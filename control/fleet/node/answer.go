@@ -73,8 +73,11 @@ func (n *Node) answerTo(ctx context.Context, m *nats.Msg) []byte {
 	ctx, cancel := context.WithTimeoutCause(ctx, wire.AnswerTimeout, fmt.Errorf("no answer was found within %v: ask for less", wire.AnswerTimeout))
 	defer cancel()
 	what := m.Subject[strings.LastIndexByte(m.Subject, '.')+1:]
-	if what == wire.AskSaved {
+	switch what {
+	case wire.AskSaved:
 		return wire.MarshalAnswer(n.savedPart(m.Data))
+	case wire.AskAssign:
+		return wire.MarshalAnswer(n.takeAssignment(ctx, m.Data))
 	}
 	return wire.MarshalAnswer(n.daemon.Answer(ctx, what, m.Data))
 }

@@ -110,7 +110,6 @@ const (
 	askTimeout        = 5 * time.Second
 	askAgain          = time.Second // where there was no answer
 	relistInterval    = 10 * time.Second
-	warnInterval      = 24 * time.Hour // of a certificate that expires
 )
 
 // Node is a node of a fleet.
@@ -118,7 +117,6 @@ type Node struct {
 	c      Config
 	log    *slog.Logger
 	key    ed25519.PublicKey
-	groups []string
 	dir    string // of this fleet; "": nothing is saved
 	daemon Daemon // set by Run
 
@@ -141,6 +139,14 @@ type Node struct {
 	clock     hubClock
 	clustered atomic.Bool // JetStream answers what it fetches
 
+	own     atomic.Pointer[identity]
+	renewal atomic.Pointer[Renewal] // that fails; nil: it does not
+	expired atomic.Bool             // what it has, by what the hub says
+	denied  atomic.Bool             // the hub has refused it since it was connected
+
+	assigning  sync.Mutex    // held while an assignment is taken
+	reassigned chan struct{} // by the hub
+
 	conn atomic.Pointer[nats.Conn] // nil before Run
 	// connected says whether the node is connected to the hub. The connection itself is locked
 	// while it dials, which would hold up the daemon.
@@ -160,9 +166,10 @@ type Node struct {
 func Open(c Config) (*Node, error) {
 	n := &Node{
 		asking: make(chan struct{}, 1),
-		c:      c, log: c.Log, key: c.Enrollment.PublicKey, groups: c.Enrollment.Groups(), followers: make(map[string]*follower),
-		catalogs: make(chan message, 16), joined: make(chan struct{}, 1), reports: make(chan struct{}, 1), changed: make(chan struct{}, 1), patterns: make(chan struct{}, 1),
+		c:      c, log: c.Log, key: c.Enrollment.PublicKey, followers: make(map[string]*follower),
+		catalogs: make(chan message, 16), joined: make(chan struct{}, 1), reports: make(chan struct{}, 1), changed: make(chan struct{}, 1), patterns: make(chan struct{}, 1), reassigned: make(chan struct{}, 1),
 	}
+	n.own.Store(&identity{Node: c.Enrollment, of: c.Enrollment.User()})
 	n.clock.local = time.Now
 	if c.Clock != nil {
 		n.clock.local = func() time.Time {
@@ -171,23 +178,27 @@ func Open(c Config) (*Node, error) {
 		}
 	}
 	n.connect = func(more ...nats.Option) (*nats.Conn, error) {
-		o, err := c.Enrollment.Options()
+		o, err := enrollment.Options(n.current)
 		if err != nil {
 			return nil, err
 		}
-		return nats.Connect(c.Enrollment.URL(), slices.Concat(o, more, []nats.Option{nats.CustomReconnectDelay(n.reconnectDelay)})...)
+		return nats.Connect(n.current().URL(), slices.Concat(o, more, []nats.Option{nats.CustomReconnectDelay(n.reconnectDelay)})...)
 	}
 	if c.Directory != "" {
 		// Another fleet has another directory: its lists are of no use here.
 		n.dir = filepath.Join(c.Directory, hex.EncodeToString(n.key[:8]))
 	}
-	if n.servers = newServers(c.Enrollment.Servers, n.dir, n.log); c.ReadOnly {
+	if n.dir != "" {
+		n.loadClock()
+		n.loadRenewed()
+		n.loadAssignment()
+	}
+	if n.servers = newServers(n.current().Servers, n.dir, n.log); c.ReadOnly {
 		n.servers.path = ""
 	}
 	if n.dir == "" {
 		return n, nil
 	}
-	n.loadClock()
 	message, err := os.ReadFile(n.catalogPath())
 	if errors.Is(err, fs.ErrNotExist) {
 		return n, nil
@@ -310,8 +321,12 @@ func (n *Node) fails(err error) {
 	}
 	text := err.Error()
 	text = text[:min(len(text), maxText)]
-	if refusesUser(err) {
-		text = "the hub refuses this node: if it was revoked or enrolled anew, it needs the file of a new weir hub enroll; or remove its file, weir join, and restart weir"
+	if saysExpired(err) {
+		n.expired.Store(true)
+		text = "the certificate of this node has expired"
+	} else if refusesUser(err) {
+		n.denied.Store(true)
+		text = "the hub refuses this node: if it was revoked or enrolled anew, it needs the file of a new weir hub enroll; or weir join it with a token"
 	} else if _, unknown := errors.AsType[x509.UnknownAuthorityError](err); unknown {
 		text = "the hub's certificate is not of the keys in this node's file: if the hub has new keys, the node needs the file of a new weir hub enroll"
 	}
@@ -332,6 +347,9 @@ func (n *Node) Age() Age {
 	if why := n.unreached.Load(); why != nil {
 		a.Why = *why
 	}
+	if r := n.renewal.Load(); r != nil {
+		a.Why = strings.TrimPrefix(a.Why+"; "+r.String(), "; ")
+	}
 	if !n.heard.IsZero() && n.heard.Before(a.Confirmed) { // the hub's clock is ahead
 		a.Confirmed = n.heard
 	}
@@ -347,28 +365,12 @@ func (n *Node) Age() Age {
 // Name returns the name of the node.
 func (n *Node) Name() string { return n.c.Enrollment.Name }
 
-// Expires returns until when the node's certificate is valid; zero: it cannot be read.
-func (n *Node) Expires() time.Time { return n.c.Enrollment.Expires() }
-
-// warnOfExpiry says in the log that the node's certificate expires soon.
-func (n *Node) warnOfExpiry(now time.Time) {
-	if until := n.Expires(); !until.IsZero() && enrollment.ExpiresSoon(until, now) {
-		n.log.Warn("the certificate of this node of the fleet expires, then it does not connect to its hub any more: enroll it anew", "expires", until.UTC().Format(time.DateOnly))
+// Expires returns until when the node's certificate is valid, if it should have been renewed; zero otherwise.
+func (n *Node) Expires() time.Time {
+	if from, until := n.current().Lives(); !until.IsZero() && enrollment.ExpiresSoon(from, until, n.clock.now()) {
+		return until
 	}
-}
-
-// followExpiry warns each day that the node's certificate expires soon, until ctx is done.
-func (n *Node) followExpiry(ctx context.Context) {
-	daily := time.NewTicker(warnInterval)
-	defer daily.Stop()
-	for {
-		n.warnOfExpiry(time.Now())
-		select {
-		case <-daily.C:
-		case <-ctx.Done():
-			return
-		}
-	}
+	return time.Time{}
 }
 
 // Catalog returns the place of the catalog that the node obeys.
@@ -402,6 +404,7 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 		if ctx.Err() == nil {
 			n.connected.Store(true)
 			n.unreached.Store(nil)
+			n.denied.Store(false)
 		}
 		n.servers.proved(conn.ConnectedAddr())
 		n.servers.save()
@@ -464,7 +467,7 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 func (n *Node) followPatterns(ctx context.Context) {
 	for had := false; ; {
 		n.mu.Lock()
-		all := n.catalog.For(n.groups)
+		all := n.catalog.For(n.current().Groups())
 		n.mu.Unlock()
 		if len(all) > 0 || had {
 			if err := n.daemon.TakePatterns(ctx, all, n.clock.now()); err != nil && ctx.Err() == nil {
@@ -483,7 +486,7 @@ func (n *Node) followPatterns(ctx context.Context) {
 // patience returns how long a server has for a connection. The only one may have little time for
 // each node.
 func (n *Node) patience() time.Duration {
-	if len(n.c.Enrollment.Servers) > 1 {
+	if len(n.current().Servers) > 1 {
 		return dialTimeout
 	}
 	return 3 * dialTimeout
@@ -599,7 +602,7 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 	defer soon.Stop()
 	stale := false
 	var silence wire.Silence
-	all.Go(func() { n.followExpiry(ctx) })
+	all.Go(func() { n.followRenewal(ctx) })
 	allowed := rate.NewLimiter(rate.Every(wire.NodeEvery), wire.NodeBurst)
 	// in is how long the next report waits: the hub ignores what is beyond its allowance.
 	in := func() time.Duration {
@@ -652,6 +655,9 @@ func (n *Node) loop(ctx context.Context, all *sync.WaitGroup) {
 			if again {
 				ask()
 			}
+		case <-n.reassigned:
+			n.regroup(ctx, all)
+			n.reportSoon()
 		case <-n.joined:
 			ask()
 			n.pokeFollowers() // deltas may be missing
@@ -717,7 +723,7 @@ func (n *Node) leave() {
 	conn := n.conn.Load()
 	before := n.servers.read.Load()
 	switch answers := conn.FlushTimeout(leaveTimeout) == nil; {
-	case answers && len(n.c.Enrollment.Servers) < 2, !answers && n.servers.read.Load() != before:
+	case answers && len(n.current().Servers) < 2, !answers && n.servers.read.Load() != before:
 		return
 	}
 	n.log.Warn("the hub of the fleet is not heard over this connection, connecting anew")
@@ -826,7 +832,17 @@ func (n *Node) obey(ctx context.Context, all *sync.WaitGroup, m message, live bo
 	} else {
 		n.saveCatalog(m.data)
 	}
-	if n.follow(ctx, all, c, wants, changed) {
+	if n.follow(ctx, all, c, time.Now(), wants, changed) {
+		poke(n.changed)
+	}
+}
+
+// regroup follows the last catalog, of which other groups of nodes have other versions.
+func (n *Node) regroup(ctx context.Context, all *sync.WaitGroup) {
+	n.mu.Lock()
+	c, heard := n.catalog, n.heard
+	n.mu.Unlock()
+	if wants, _ := n.compare(c); n.follow(ctx, all, c, heard, wants, false) {
 		poke(n.changed)
 	}
 }
@@ -889,12 +905,12 @@ func (n *Node) compare(c wire.Catalog) (wants map[string]wanted, leave bool) {
 	return wants, leave
 }
 
-// follow makes a catalog the current one, and reports whether a list is gone. changed: entries
-// expire at other times.
-func (n *Node) follow(ctx context.Context, all *sync.WaitGroup, c wire.Catalog, wants map[string]wanted, changed bool) bool {
+// follow makes a catalog the current one, which was heard at a time, and reports whether a list is gone. changed:
+// entries expire at other times.
+func (n *Node) follow(ctx context.Context, all *sync.WaitGroup, c wire.Catalog, heard time.Time, wants map[string]wanted, changed bool) bool {
 	var gone []*follower
 	n.mu.Lock()
-	n.catalog, n.heard = c, time.Now()
+	n.catalog, n.heard = c, heard
 	for name, f := range n.followers {
 		if _, ok := wants[name]; ok {
 			continue
@@ -967,8 +983,8 @@ func (n *Node) isAwaited(name string) bool {
 // wants returns what a catalog says of a list for this node, false if nothing.
 func (n *Node) wants(l wire.ListState) (want wanted, ok bool) {
 	want = wanted{Settings: l.Settings}
-	want.Place, want.rehearse, ok = l.For(n.groups)
-	want.id, want.rehearseID, want.inWave = l.IDOf(want.Place), l.IDOf(want.rehearse), l.InWave(n.groups)
+	want.Place, want.rehearse, ok = l.For(n.current().Groups())
+	want.id, want.rehearseID, want.inWave = l.IDOf(want.Place), l.IDOf(want.rehearse), l.InWave(n.current().Groups())
 	return want, ok
 }
 
@@ -993,7 +1009,7 @@ const maxText = 200
 // report sends the node's status to the hub.
 func (n *Node) report() {
 	age := n.Age()
-	s := wire.Status{Time: time.Now(), Version: n.c.Version, Stale: age.Err() != nil, Lists: []wire.ListStatus{}}
+	s := wire.Status{Time: time.Now(), Version: n.c.Version, Stale: age.Err() != nil, Lists: []wire.ListStatus{}, Settings: wire.SettingsOf(n.current())}
 	n.daemon.DescribeNode(&s)
 	n.mu.Lock()
 	s.Catalog, s.Term, s.Seal = n.catalog.Place, n.catalog.Term, n.catalog.Seal
@@ -1001,7 +1017,11 @@ func (n *Node) report() {
 	for _, r := range n.refused.last {
 		s.Problems = append(s.Problems, r.String())
 	}
-	for _, p := range []string{n.problem, n.unsaved} {
+	renewal := ""
+	if r := n.renewal.Load(); r != nil {
+		renewal = r.String()
+	}
+	for _, p := range []string{n.problem, n.unsaved, renewal} {
 		if p != "" {
 			s.Problems = append(s.Problems, p)
 		}

@@ -49,7 +49,7 @@ func (p *pace) wait(ctx context.Context, bytes int, rate int64) error {
 func (n *Node) maxRate() int64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	rate := n.catalog.MaxRate(n.groups)
+	rate := n.catalog.MaxRate(n.current().Groups())
 	if own := n.c.MaxRate; own > 0 && (rate == 0 || own < rate) {
 		rate = own
 	}

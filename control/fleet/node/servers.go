@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -32,13 +33,13 @@ const (
 // connected, too: else it could not connect again. They are the dialer of connections, and learn
 // addresses from that. They are safe for concurrent use.
 type servers struct {
-	names  []string     // of the enrollment
-	fixed  []netip.Addr // of the enrollment
-	path   string       // of the file with the addresses of names; "": there is none
+	path   string // of the file with the addresses of names; "": there is none
 	log    *slog.Logger
 	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 
 	mu     sync.Mutex              // protects what follows
+	names  []string                // of the URLs
+	fixed  []netip.Addr            // of the URLs
 	found  map[string][]netip.Addr // by name: where a connection was made, as long as they are looked up
 	dialed string                  // the name that was dialed last
 	answer []netip.Addr            // its addresses, as looked up: whose they are is unknown
@@ -51,12 +52,31 @@ type servers struct {
 	saved  []byte
 }
 
-// newServers returns the servers of an enrollment, with what is saved of them in a directory; "":
+// newServers returns the servers at some URLs, with what is saved of them in a directory; "":
 // nothing is.
 func newServers(urls []string, dir string, log *slog.Logger) *servers {
 	s := &servers{log: log, found: make(map[string][]netip.Addr), saved: []byte("{}\n"), lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
 		return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	}}
+	s.set(urls)
+	if dir == "" {
+		return s
+	}
+	s.path = filepath.Join(dir, "servers")
+	if err := s.load(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		log.Error("the saved addresses of the hub cannot be read, they come back with it: " + err.Error())
+	}
+	return s
+}
+
+// set makes the servers those at some URLs.
+func (s *servers) set(urls []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names, s.fixed = nil, nil
+	defer func() {
+		maps.DeleteFunc(s.found, func(name string, _ []netip.Addr) bool { return !slices.Contains(s.names, name) })
+	}()
 	for _, text := range urls {
 		u, err := url.Parse(text)
 		if err != nil {
@@ -68,14 +88,6 @@ func newServers(urls []string, dir string, log *slog.Logger) *servers {
 			s.names = append(s.names, u.Hostname())
 		}
 	}
-	if dir == "" {
-		return s
-	}
-	s.path = filepath.Join(dir, "servers")
-	if err := s.load(); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		log.Error("the saved addresses of the hub cannot be read, they come back with it: " + err.Error())
-	}
-	return s
 }
 
 // plain returns an address as packets have it.
@@ -193,7 +205,7 @@ func (s *servers) addresses() []netip.Addr {
 	return all
 }
 
-// save saves the addresses of the enrollment's names, for a start while the hub or the resolver is
+// save saves the addresses of the names, for a start while the hub or the resolver is
 // away.
 func (s *servers) save() {
 	if s.path == "" {

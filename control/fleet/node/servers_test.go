@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -15,10 +14,10 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nkeys"
 
 	"weir/control/fleet/enrollment"
@@ -252,19 +251,34 @@ func TestNamedInClearText(t *testing.T) {
 	}
 }
 
-// A node warns of its certificate before it expires.
-func TestWarnOfExpiry(t *testing.T) {
-	now := time.Now()
-	for in, want := range map[time.Duration]bool{91 * 24 * time.Hour: false, 89 * 24 * time.Hour: true, -time.Hour: true} {
-		var log bytes.Buffer
-		n := &Node{log: slog.New(slog.NewTextHandler(&log, nil))}
-		enroll(t, &n.c.Enrollment, now.Add(in))
-		if until := n.Expires(); until.Sub(now.Add(in)).Abs() > time.Second {
-			t.Errorf("it expires at %v", until)
+// A certificate is renewed when a third of its life is left, and those of many nodes within a tenth. A node shows its own when a
+// fifth is left: the renewal is overdue.
+func TestRenewAt(t *testing.T) {
+	now := time.Now().Truncate(time.Second)
+	scope := must(nkeys.CreateAccount())
+	const life = 90 * 24 * time.Hour
+	n := &Node{}
+	n.clock.local = func() time.Time { return now }
+	first, last := now.Add(life), now
+	for range 100 {
+		e := &n.c.Enrollment
+		enroll(t, e, now.Add(life))
+		c := jwt.NewUserClaims(e.User())
+		c.Expires = now.Add(life).Unix()
+		e.JWT = must(c.Encode(scope))
+		if at := e.RenewAt(); at.Before(first) {
+			first = at
+		} else if at.After(last) {
+			last = at
 		}
-		n.warnOfExpiry(now)
-		if got := strings.Contains(log.String(), "enroll it anew"); got != want {
-			t.Errorf("it expires in %v: %q", in, log.String())
+	}
+	if from, until := now.Add(life*2/3), now.Add(life*2/3+life/10); first.Before(from.Add(-time.Minute)) || last.After(until.Add(time.Minute)) || last.Sub(first) < life/20 {
+		t.Errorf("renewed from %v to %v, want %v to %v", first, last, from, until)
+	}
+	for left, want := range map[time.Duration]bool{life: false, life / 4: false, life / 6: true, -time.Hour: true} {
+		n.clock.local = func() time.Time { return now.Add(life - left) }
+		if got := !n.Expires().IsZero(); got != want {
+			t.Errorf("%v before the end: shown: %t", left, got)
 		}
 	}
 }

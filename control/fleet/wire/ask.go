@@ -24,6 +24,7 @@ const (
 	AskFloods  = "floods"  // no question: what a node knows of floods, and drops
 	AskTrace   = "trace"   // one of package api
 	AskSaved   = "saved"   // a [SavedQuestion]
+	AskAssign  = "assign"  // an [AssignQuestion]
 )
 
 // QuestionsSubject matches all that a node is asked.
@@ -96,6 +97,9 @@ const MaxSavedPart = MaxAnswer / 3 * 2
 // OriginSubject returns the subject on which a node asks the hub where entries come
 // from.
 func OriginSubject(node string) string { return "weir.v1.up." + node + ".origin" }
+
+// RenewSubject returns the subject on which a node asks the hub to renew its certificate.
+func RenewSubject(node string) string { return "weir.v1.up." + node + ".renew" }
 
 // MaxOrigins bounds the entries of an [OriginQuestion].
 const MaxOrigins = 64

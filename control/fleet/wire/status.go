@@ -100,6 +100,9 @@ func ParseStatus(text []byte) (s Status, err error) {
 	if s.Filtered < 0 || s.Filtered > s.Interfaces {
 		return Status{}, fmt.Errorf("status with %d of %d interfaces filtered", s.Filtered, s.Interfaces)
 	}
+	if err := checkSettings(s.Settings); err != nil {
+		return Status{}, err
+	}
 	absurd := s.Passed > maxCount || s.Dropped > maxCount
 	many := false
 	bound := func(c *Conversed) {

@@ -240,6 +240,7 @@ type Release struct {
 type ListState struct {
 	Name string `json:"name"`
 	Settings
+	Only     []string  `json:"only,omitempty"` // groups of nodes that have the list; none: all nodes
 	Releases []Release `json:"releases"`
 }
 
@@ -254,8 +255,11 @@ type Link struct {
 // release that names one of them, or none; and the one to rehearse, the zero Place for
 // none. It is false if the node is not to have the list.
 func (l ListState) For(groups []string) (want, rehearse Place, ok bool) {
+	if !Names(l.Only, groups) {
+		return want, rehearse, false
+	}
 	for _, r := range l.Releases {
-		if len(r.Groups) > 0 && !slices.ContainsFunc(r.Groups, func(g string) bool { return slices.Contains(groups, g) }) {
+		if !Names(r.Groups, groups) {
 			continue
 		}
 		if ok = true; r.Rehearse {
@@ -265,6 +269,11 @@ func (l ListState) For(groups []string) (want, rehearse Place, ok bool) {
 		}
 	}
 	return want, rehearse, ok
+}
+
+// Names reports whether something that names groups, or none for all nodes, is for a node of some groups.
+func Names(named, groups []string) bool {
+	return len(named) == 0 || slices.ContainsFunc(named, func(g string) bool { return slices.Contains(groups, g) })
 }
 
 // InWave reports whether the version that a node of some groups is to filter by reaches it in a
@@ -320,7 +329,7 @@ const MaxPatterns = 64
 // For returns the patterns of a catalog for a node of some groups.
 func (c Catalog) For(groups []string) (all []Pattern) {
 	for _, p := range c.Patterns {
-		if len(p.Groups) == 0 || slices.ContainsFunc(p.Groups, func(g string) bool { return slices.Contains(groups, g) }) {
+		if Names(p.Groups, groups) {
 			all = append(all, p)
 		}
 	}
