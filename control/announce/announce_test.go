@@ -18,6 +18,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/list/listfile"
+	"weir/tests/must"
 )
 
 // fake is a daemon.
@@ -390,9 +391,7 @@ func TestState(t *testing.T) {
 	if _, got = start(s.now.Add(2*time.Minute), nil); got != "" {
 		t.Error(got)
 	}
-	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, file, "{")
 	s.State = file
 	if err := s.begin(s.now); err == nil || !strings.Contains(err.Error(), "restart ExaBGP") {
 		t.Error(err)

@@ -34,6 +34,7 @@ import (
 	"weir/loader/hooks"
 	"weir/loader/netif"
 	"weir/tests/lab"
+	"weir/tests/pins"
 	"weir/tests/wait"
 )
 
@@ -158,20 +159,6 @@ func states(t *testing.T, pins loader.Pins) map[string]Status {
 	return states
 }
 
-// attachLoaded attaches the program that load returns.
-func attachLoaded(d loader.Pins, to netif.Target, hook hooks.Hook, metadata []byte, load func(*loader.Stats) (*loader.Program, error)) (*loader.Attachment, error) {
-	p, err := d.Prepare(to, hook)
-	if err != nil {
-		return nil, err
-	}
-	defer p.Close()
-	program, err := load(p.Stats())
-	if err != nil {
-		return nil, err
-	}
-	return p.Attach(program, metadata)
-}
-
 // Where a manager cannot attach everywhere, an interface that was filtered before
 // stays so, even if it is unknown by what.
 func TestStartUndone(t *testing.T) {
@@ -184,7 +171,7 @@ func TestStartUndone(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer g.Close()
-		a, err := attachLoaded(c.Pins, targets[0].Target, hooks.Native, []byte(about), g.Load)
+		a, err := pins.Attach(c.Pins, targets[0].Target, hooks.Native, []byte(about), g.Load)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -215,7 +202,7 @@ func TestOtherReasons(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer g.Close()
-	a, err := attachLoaded(c.Pins, targets[0].Target, hooks.Native, []byte(`{"counted_reasons": ["rain", "snow"]}`), func(s *loader.Stats) (*loader.Program, error) {
+	a, err := pins.Attach(c.Pins, targets[0].Target, hooks.Native, []byte(`{"counted_reasons": ["rain", "snow"]}`), func(s *loader.Stats) (*loader.Program, error) {
 		p, err := g.Load(s)
 		for i := 0; err == nil && i < packets; i++ {
 			_, err = p.Test(make([]byte, 60)) // to be counted
@@ -597,7 +584,7 @@ func TestLost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a, err := attachLoaded(o.Pins, netif.Target{Netns: o.targets[0].Netns, Iface: iface}, hooks.Native, about, g.Load)
+		a, err := pins.Attach(o.Pins, netif.Target{Netns: o.targets[0].Netns, Iface: iface}, hooks.Native, about, g.Load)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,6 +22,7 @@ import (
 
 	"weir/control/capture"
 	"weir/tests/data"
+	"weir/tests/must"
 )
 
 // Byte strings from which test packets are put together.
@@ -363,9 +364,7 @@ func TestOpen(t *testing.T) {
 	dir := t.TempDir()
 	for packing, compress := range compressions {
 		path := filepath.Join(dir, packing)
-		if err := os.WriteFile(path, compress(t, pcapFile(binary.LittleEndian, false, 1, frame)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, path, compress(t, pcapFile(binary.LittleEndian, false, 1, frame)))
 		r, err := capture.Open(path)
 		if err != nil {
 			t.Fatal(err)

@@ -32,6 +32,7 @@ import (
 	"weir/control/observe/events"
 	"weir/filter/verdict"
 	machines "weir/tests/clock"
+	"weir/tests/must"
 )
 
 // daemon is one with fixed answers, which records changes.
@@ -1140,9 +1141,7 @@ func TestSessionsSurvive(t *testing.T) {
 		t.Errorf("%d sessions", len(next.sessions.all))
 	}
 	for _, text := range []string{"", "{", `[{"id":"x"}]`, `[{"id":"x","form":"y","cookie_sha256":"AAAA","expires":"2999-01-01T00:00:00Z"}]`} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, file, text)
 		next := start(t)
 		if err := next.Keep(dir, nil); (err == nil) != strings.HasPrefix(text, "[") || len(next.sessions.all) > 0 {
 			t.Errorf("%q: %v, %d sessions", text, err, len(next.sessions.all))
@@ -1507,10 +1506,7 @@ func TestSize(t *testing.T) {
 
 // The libraries agree with docs/dependencies.md, and have their licenses.
 func TestLibraries(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/dependencies.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := must.Read(t, "../../docs/dependencies.md")
 	libraries, err := os.ReadDir("static")
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"weir/loader/hooks"
 	"weir/loader/netif"
 	"weir/tests/lab"
+	"weir/tests/must"
 )
 
 func parse(t *testing.T, text string) *config.Config {
@@ -147,9 +148,7 @@ func write(t *testing.T, file, text string) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, file, text)
 }
 
 // A state directory that is yet to be made is not said to have anything.

@@ -10,6 +10,7 @@ import (
 
 	"weir/control/durable"
 	"weir/tests/crash"
+	"weir/tests/must"
 )
 
 // contents returns a file's contents, or that there is none.
@@ -179,9 +180,7 @@ func TestRemoveMissing(t *testing.T) {
 		t.Error(err)
 	}
 	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, path, "")
 	if err := durable.MkdirAll(path); err == nil {
 		t.Error("a file was taken for a directory")
 	}

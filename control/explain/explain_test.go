@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -22,53 +21,8 @@ import (
 	"weir/filter/verdict"
 	"weir/loader"
 	"weir/tests/long"
-	"weir/tests/seed"
+	"weir/tests/world"
 )
-
-type random struct{ *rand.Rand }
-
-func newRandom(t testing.TB) random {
-	t.Helper()
-	return random{seed.Secrets(t)}
-}
-
-// addr returns an address of a small world, in which entries and packets meet often.
-func (r random) addr(v6 bool) netip.Addr {
-	if v6 {
-		return netip.AddrFrom16([16]byte{0: 0x20, 1: 1, 5: byte(r.IntN(4)), 7: byte(r.IntN(2)), 15: byte(r.IntN(64))})
-	}
-	return netip.AddrFrom4([4]byte{10, 0, byte(r.IntN(8)), byte(r.IntN(256))})
-}
-
-func (r random) prefix() netip.Prefix {
-	v6 := r.IntN(3) == 0
-	lengths := []int{22, 24, 27, 28, 30, 31, 32, 32}
-	if v6 {
-		lengths = []int{48, 64, 122, 126, 127, 128, 128}
-	}
-	return netip.PrefixFrom(r.addr(v6), lengths[r.IntN(len(lengths))]).Masked()
-}
-
-func (r random) tuple() key.Tuple {
-	v6 := r.IntN(3) == 0
-	t := key.Tuple{Src: r.addr(v6), Dst: r.addr(v6), Proto: []uint8{1, 6, 17}[r.IntN(3)]}
-	if t.HasPorts = t.Proto != 1; t.HasPorts {
-		t.SrcPort, t.DstPort = uint16(r.IntN(2)), uint16(r.IntN(3))
-	}
-	return t
-}
-
-// flow returns an entry of one of a few shapes.
-func (r random) flow() key.Key {
-	t := r.tuple()
-	t.HasPorts = true
-	shapes := []key.Shape{{SrcBits: 32, DstBits: 32, Fields: key.FieldProto | key.FieldDstPort}, {DstBits: 24, Fields: key.FieldDstPort}, {SrcBits: 28, DstBits: 28}}
-	if t.Src.Is6() {
-		shapes = []key.Shape{{SrcBits: 128, DstBits: 128, Fields: key.FieldV6 | key.FieldProto | key.FieldDstPort}, {SrcBits: 64, DstBits: 64, Fields: key.FieldV6 | key.FieldDstPort}}
-	}
-	k, _ := shapes[r.IntN(len(shapes))].Of(t)
-	return k
-}
 
 // oracle has the entries of lists, and looks at each of them.
 type oracle struct {
@@ -97,7 +51,7 @@ func reference(t *testing.T, lists []engine.List) *engine.Generation {
 // An overlap has the entries that a look at each entry finds, before and after changes.
 func TestOverlap(t *testing.T) {
 	long.Seconds(t)
-	r := newRandom(t)
+	r := world.New(t)
 	lists := []engine.List{{Name: "a"}, {Name: "b", Direction: engine.Both}, {Name: "c", Direction: engine.Destination}, {Name: "allow", Allow: true}}
 	o := &oracle{lists: lists}
 	for range lists {
@@ -105,11 +59,11 @@ func TestOverlap(t *testing.T) {
 	}
 	for range 600 {
 		l := r.IntN(len(lists))
-		for _, k := range lists[l].Keys(r.prefix()) {
+		for _, k := range lists[l].Keys(r.Prefix()) {
 			o.entries[l][k] = true
 		}
 		if r.IntN(3) == 0 {
-			o.entries[l][r.flow()] = true
+			o.entries[l][r.Flow()] = true
 		}
 	}
 	lists = o.rules()
@@ -118,7 +72,7 @@ func TestOverlap(t *testing.T) {
 	check := func() {
 		t.Helper()
 		for range 300 {
-			k := r.tuple().Key()
+			k := r.Tuple().Key()
 			s := key.Shape{Fields: k.Fields & (key.FieldV6 | key.Fields(r.IntN(8)<<1))}
 			bits := []uint8{0, 22, 24, 28, uint8(k.MaxBits())}
 			s.SrcBits, s.DstBits = bits[r.IntN(5)], bits[r.IntN(5)]
@@ -136,9 +90,9 @@ func TestOverlap(t *testing.T) {
 		for l := range lists {
 			var added, removed []key.Key
 			for range 5 {
-				k := r.flow()
+				k := r.Flow()
 				if r.IntN(2) == 0 {
-					k = lists[l].Keys(r.prefix())[0]
+					k = lists[l].Keys(r.Prefix())[0]
 				}
 				if o.entries[l][k] {
 					removed = append(removed, k)
@@ -417,7 +371,7 @@ func TestExplainInside(t *testing.T) {
 // In approximate mode the filter may block what no entry matches, and the answer
 // says so, also where monitor mode lets it pass.
 func TestExplainFalsePositive(t *testing.T) {
-	r := newRandom(t)
+	r := world.New(t)
 	var text strings.Builder
 	for range 20_000 {
 		text.WriteString(netip.AddrFrom4([4]byte{10, byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32())}).String() + "\n")

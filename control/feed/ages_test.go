@@ -12,6 +12,7 @@ import (
 	"weir/control/list/listfile"
 	"weir/filter/key"
 	"weir/tests/crash"
+	"weir/tests/must"
 )
 
 // listedSince returns since when a feed lists addresses, in the order of the versions at which
@@ -54,14 +55,14 @@ func TestAges(t *testing.T) {
 		t.Run(fmt.Sprintf("hold=%t", hold), func(t *testing.T) {
 			crash.WithoutSyncs(t)
 			dir, path := t.TempDir(), filepath.Join(t.TempDir(), "list")
-			write(t, path, "192.0.2.1\n192.0.2.2\n")
+			must.Write(t, path, "192.0.2.1\n192.0.2.2\n")
 			c := config(Source{File: Path(path)})
 			c.Hold = hold
 			f := mustOpen(t, c, dir)
 			var versions []time.Time
 			serve := func(text string, keep bool) {
 				t.Helper()
-				write(t, path, text)
+				must.Write(t, path, text)
 				o := fetch(t, f)
 				if o.Result != New || o.Unsaved != nil {
 					t.Fatalf("%v, %v, %v", o.Result, o.Err, o.Unsaved)
@@ -97,26 +98,23 @@ func TestAges(t *testing.T) {
 				f = mustOpen(t, c, dir)
 				is("after a restart", "0+ 4 - 2 -")
 			}
-			before, err := os.ReadFile(agesPath(saved))
-			if err != nil {
-				t.Fatal(err)
-			}
+			before := must.Read(t, agesPath(saved))
 			n := len(versions)
 			serve("192.0.2.1\n192.0.2.2\n2001:db8::1\n203.0.113.1\n", true)
 			is("the next version", fmt.Sprintf("0+ 4 - 2 %d", n))
 			if err := os.Rename(agesPath(saved), next(agesPath(saved))); err != nil {
 				t.Fatal(err)
 			}
-			write(t, agesPath(saved), string(before))
+			must.Write(t, agesPath(saved), string(before))
 			f = mustOpen(t, c, dir)
 			is("after a crash between two renames", fmt.Sprintf("0+ 4 - 2 %d", n))
 			serve("192.0.2.1\n192.0.2.2\n2001:db8::1\n203.0.113.1\n192.0.2.0/24\n", true)
 			is("after that", fmt.Sprintf("0+ 4 %d 2 %d", n+1, n))
 
-			write(t, agesPath(saved), string(before))
+			must.Write(t, agesPath(saved), string(before))
 			f = mustOpen(t, c, dir)
 			is("with an older copy of the ages", "- - - - -")
-			write(t, agesPath(saved), "weir ages 1 torn")
+			must.Write(t, agesPath(saved), "weir ages 1 torn")
 			is("with torn ages", "- - - - -")
 			serve("192.0.2.1\n198.51.100.1\n", true)
 			is("the version after", fmt.Sprintf("%d+ - - - -", n+1))

@@ -9,6 +9,7 @@ import (
 
 	"weir/control/list"
 	"weir/filter/key"
+	"weir/tests/must"
 )
 
 // TestASNs reads lists of autonomous systems, as Spamhaus has them, too, and joins them with
@@ -18,9 +19,7 @@ func TestASNs(t *testing.T) {
 	file, database := filepath.Join(dir, "asns.txt"), filepath.Join(dir, "asn.mmdb")
 	put := func(path string, contents []byte) {
 		t.Helper()
-		if err := os.WriteFile(path+".new", contents, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, path+".new", contents)
 		if err := os.Rename(path+".new", path); err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"weir/control/quantity"
 	"weir/tests/crash"
+	"weir/tests/must"
 	"weir/tests/seed"
 )
 
@@ -44,7 +45,7 @@ func TestRangesTooWide(t *testing.T) {
 		{rangesOf(10_000, csv), Format{Kind: "csv", Column: "1"}, 0, "line "},
 	} {
 		path := filepath.Join(t.TempDir(), "list")
-		write(t, path, c.text)
+		must.Write(t, path, c.text)
 		conf := named("l", c.format, Source{File: Path(path), MaxEntries: c.most})
 		o := fetch(t, mustOpen(t, conf, ""))
 		switch {
@@ -62,12 +63,9 @@ func TestRangesTooWide(t *testing.T) {
 func TestDamagedUntilRead(t *testing.T) {
 	dir := t.TempDir()
 	c, saved := keep(t, dir)
-	whole, err := os.ReadFile(saved)
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must.Read(t, saved)
 	whole[rand.IntN(len(whole))] ^= 1
-	write(t, saved, string(whole))
+	must.Write(t, saved, string(whole))
 	path := string(c.All()[0].File)
 	if err := os.Rename(path, path+".away"); err != nil {
 		t.Fatal(err)
@@ -101,10 +99,7 @@ func TestRandomDamage(t *testing.T) {
 	r := seed.New(t)
 	dir := t.TempDir()
 	c, saved := keep(t, dir)
-	whole, err := os.ReadFile(saved)
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must.Read(t, saved)
 	right := mustOpen(t, c, dir).Contents()
 	if err := os.Remove(string(c.All()[0].File)); err != nil {
 		t.Fatal(err)
@@ -126,7 +121,7 @@ func TestRandomDamage(t *testing.T) {
 		case 4:
 			b = append(bytes.Clone(whole[at:][:n]), b...)
 		}
-		write(t, saved, string(b))
+		must.Write(t, saved, string(b))
 		f, _ := loaded(t, c, dir)
 		o := fetch(t, f)
 		got := f.Contents()

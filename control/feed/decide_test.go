@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"weir/control/list"
+	"weir/tests/must"
 )
 
 // numbered returns a list of the first n addresses of 10.0.0.0/8.
@@ -172,14 +173,14 @@ func TestFilesMayShrink(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	write(t, dir+"/one", good)
+	must.Write(t, dir+"/one", good)
 	f := mustOpen(t, config(Source{Directory: Path(dir), MaxBytes: 1 << 20}), "")
 	fetch(t, f)
-	write(t, dir+"/one", "192.0.2.1\n")
+	must.Write(t, dir+"/one", "192.0.2.1\n")
 	want(t, f, fetch(t, f), New, NoFailure, "192.0.2.1")
-	write(t, dir+"/one", "")
+	must.Write(t, dir+"/one", "")
 	want(t, f, fetch(t, f), New, NoFailure, "")
-	write(t, dir+"/one", good)
+	must.Write(t, dir+"/one", good)
 	fetch(t, f)
 	if err := os.Remove(dir + "/one"); err != nil {
 		t.Fatal(err)
@@ -239,7 +240,7 @@ func newLocal(t *testing.T, content string) *local {
 
 func (l *local) put(content string) {
 	l.t.Helper()
-	write(l.t, l.path+".new", content)
+	must.Write(l.t, l.path+".new", content)
 	if err := os.Rename(l.path+".new", l.path); err != nil {
 		l.t.Fatal(err)
 	}

@@ -28,6 +28,7 @@ import (
 
 	"weir/control/list"
 	"weir/control/quantity"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -763,19 +764,12 @@ func backdate(t *testing.T, paths ...string) {
 	}
 }
 
-func write(t *testing.T, path, content string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestFile(t *testing.T) {
 	var f *Feed
 	var path, dir string
 	wait.For(t, "a fetch soon after a file was written", func() bool {
 		path, dir = filepath.Join(t.TempDir(), "list"), t.TempDir()
-		write(t, path, good)
+		must.Write(t, path, good)
 		f = mustOpen(t, config(Source{File: Path(path)}), dir)
 		want(t, f, fetch(t, f), New, NoFailure, goodText)
 		soon := mayHide(path)
@@ -796,7 +790,7 @@ func TestFile(t *testing.T) {
 	}
 	want(t, f, fetch(t, f), Unchanged, NoFailure, goodText) // without opening it
 
-	write(t, path+".new", less)
+	must.Write(t, path+".new", less)
 	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
 	}
@@ -812,12 +806,12 @@ func TestFile(t *testing.T) {
 // TestFileWritten checks that a file that is being written is rejected.
 func TestFileWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "list")
-	write(t, path, less)
+	must.Write(t, path, less)
 	b, err := Source{File: Path(path)}.files(t.Context(), validator{}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, path, good)
+	must.Write(t, path, good)
 	if err := b.whole(); err == nil || !strings.Contains(err.Error(), "changed while being read") {
 		t.Error(err)
 	}
@@ -826,11 +820,11 @@ func TestFileWritten(t *testing.T) {
 func TestDirectory(t *testing.T) {
 	lists, dir := t.TempDir(), t.TempDir()
 	in := func(name string) string { return filepath.Join(lists, name) }
-	write(t, in("b.txt"), "192.0.2.1\n192.0.2.2\n")
-	write(t, in("c.netset.gz"), string(zip(t, []byte("2001:db8::/32\n"))))
-	write(t, in("a.txt"), "198.51.100.0/24\nx y\n") // too many bad lines
-	write(t, in(".hidden.txt"), "192.0.2.9\n")
-	write(t, in("notes"), "192.0.2.9\n")
+	must.Write(t, in("b.txt"), "192.0.2.1\n192.0.2.2\n")
+	must.Write(t, in("c.netset.gz"), string(zip(t, []byte("2001:db8::/32\n"))))
+	must.Write(t, in("a.txt"), "198.51.100.0/24\nx y\n") // too many bad lines
+	must.Write(t, in(".hidden.txt"), "192.0.2.9\n")
+	must.Write(t, in("notes"), "192.0.2.9\n")
 	if err := os.Mkdir(in("sub.txt"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -861,7 +855,7 @@ func TestDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, f, fetch(t, f), New, NoFailure, "192.0.2.1 192.0.2.2 2001:db8::/32")
-	write(t, in("d.txt"), "192.0.2.3\n")
+	must.Write(t, in("d.txt"), "192.0.2.3\n")
 	want(t, f, fetch(t, f), New, NoFailure, "192.0.2.1 192.0.2.2 192.0.2.3 2001:db8::/32")
 	for _, name := range []string{"b.txt", "c.netset.gz", "d.txt"} {
 		if err := os.Remove(in(name)); err != nil {
@@ -875,7 +869,7 @@ func TestDirectory(t *testing.T) {
 func TestMaxBytesOfDirectory(t *testing.T) {
 	lists := t.TempDir()
 	for i := range 10 {
-		write(t, filepath.Join(lists, strconv.Itoa(i)), string(zip(t, []byte(strings.Repeat("192.0.2.1\n", 1000)))))
+		must.Write(t, filepath.Join(lists, strconv.Itoa(i)), string(zip(t, []byte(strings.Repeat("192.0.2.1\n", 1000)))))
 	}
 	for most, failure := range map[int64]Failure{200_000: NoFailure, 99_999: TooLarge, 300: TooLarge} {
 		f := mustOpen(t, config(Source{Directory: Path(lists), MaxBytes: quantity.Size(most)}), t.TempDir())
@@ -889,7 +883,7 @@ func TestMaxBytesOfDirectory(t *testing.T) {
 func TestSources(t *testing.T) {
 	a, b := serve(t, text(less)), serve(t, status(500))
 	path, dir := filepath.Join(t.TempDir(), "list"), t.TempDir()
-	write(t, path, "2001:db8::1\n192.0.2.7\n")
+	must.Write(t, path, "2001:db8::1\n192.0.2.7\n")
 	conf := config(from(a), from(b), Source{File: Path(path)})
 	f := mustOpen(t, conf, dir)
 	o, err := f.Fetch(t.Context())
@@ -1141,7 +1135,7 @@ func TestPipeStops(t *testing.T) {
 // list, until it is read again.
 func TestInherit(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "list")
-	write(t, path, good)
+	must.Write(t, path, good)
 	c := config(Source{File: Path(path)})
 	former := mustOpen(t, c, "")
 	want(t, former, fetch(t, former), New, NoFailure, goodText)
@@ -1152,7 +1146,7 @@ func TestInherit(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, f, fetch(t, f), Failed, Unreachable, goodText)
-	write(t, path, good)
+	must.Write(t, path, good)
 	want(t, f, fetch(t, f), Unchanged, NoFailure, goodText)
 
 }
@@ -1282,7 +1276,7 @@ func TestInheritOtherSources(t *testing.T) {
 	var sources []Source
 	for i := range 3 {
 		path := filepath.Join(dir, strconv.Itoa(i))
-		write(t, path, fmt.Sprintf("192.0.2.%d\n", i))
+		must.Write(t, path, fmt.Sprintf("192.0.2.%d\n", i))
 		sources = append(sources, Source{File: Path(path)})
 	}
 	c := config(sources...)
@@ -1328,14 +1322,14 @@ func TestInheritEmptyFormat(t *testing.T) {
 // What could not be saved is newer than what is saved.
 func TestInheritUnsaved(t *testing.T) {
 	path, dir := filepath.Join(t.TempDir(), "list"), t.TempDir()
-	write(t, path, "192.0.2.1\n")
+	must.Write(t, path, "192.0.2.1\n")
 	c := config(Source{File: Path(path)})
 	former := mustOpen(t, c, dir)
 	want(t, former, fetch(t, former), New, NoFailure, "192.0.2.1")
 	if err := os.Mkdir(next(former.sources[0].saved), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	write(t, path, "192.0.2.1\n192.0.2.2\n")
+	must.Write(t, path, "192.0.2.1\n192.0.2.2\n")
 	if o := fetch(t, former); o.Unsaved == nil {
 		t.Fatalf("it is saved: %+v", o)
 	}
@@ -1349,7 +1343,7 @@ func TestInheritUnsaved(t *testing.T) {
 	if err := os.Remove(next(former.sources[0].saved)); err != nil {
 		t.Fatal(err)
 	}
-	write(t, path, "192.0.2.1\n192.0.2.2\n")
+	must.Write(t, path, "192.0.2.1\n192.0.2.2\n")
 	if o := fetch(t, f); o.Unsaved != nil {
 		t.Error(o.Unsaved)
 	}
@@ -1399,7 +1393,7 @@ func TestTwoFeedsOfAList(t *testing.T) {
 func TestInMemory(t *testing.T) {
 	t.Chdir(t.TempDir())
 	path := filepath.Join(t.TempDir(), "list")
-	write(t, path, good)
+	must.Write(t, path, good)
 	f := mustOpen(t, config(Source{File: Path(path)}), "")
 	want(t, f, fetch(t, f), New, NoFailure, goodText)
 	if left, err := os.ReadDir("."); err != nil || len(left) > 0 {
@@ -1411,7 +1405,7 @@ func TestInMemory(t *testing.T) {
 // back, is read.
 func TestOverwrittenInPlace(t *testing.T) {
 	path, dir := filepath.Join(t.TempDir(), "list"), t.TempDir()
-	write(t, path, "192.0.2.1\n")
+	must.Write(t, path, "192.0.2.1\n")
 	backdate(t, path)
 	st, err := os.Stat(path)
 	if err != nil {
@@ -1446,13 +1440,13 @@ func TestOverwrittenInPlace(t *testing.T) {
 // source has failed.
 func TestUndecidedIsNotReadAgain(t *testing.T) {
 	path, dir := filepath.Join(t.TempDir(), "list"), t.TempDir()
-	write(t, path, good)
+	must.Write(t, path, good)
 	backdate(t, path)
 	c := config(Source{File: Path(path)})
 	c.Hold, c.Progress = true, new(Progress)
 	f := mustOpen(t, c, dir)
 	want(t, f, fetch(t, f), New, NoFailure, goodText)
-	write(t, path, less)
+	must.Write(t, path, less)
 	backdate(t, path)
 	want(t, f, fetch(t, f), New, NoFailure, lessText)
 	c.Progress.begin("", 0)

@@ -20,6 +20,7 @@ import (
 
 	"weir/control/feed"
 	"weir/control/list/listfile"
+	"weir/tests/must"
 )
 
 // fieldFile is a file with its right result: the entries, with a number of bad lines beside them,
@@ -48,10 +49,7 @@ func fieldFiles(t *testing.T) (all []fieldFile) {
 		for i := range columns {
 			columns[i] = strings.ReplaceAll(strings.TrimSpace(columns[i]), "\x00", "|")
 		}
-		text, err := os.ReadFile(filepath.Join("testdata/field", columns[1]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Read(t, filepath.Join("testdata/field", columns[1]))
 		bad, err := strconv.Atoi(columns[4])
 		if err != nil {
 			t.Fatal(err)

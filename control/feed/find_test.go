@@ -11,6 +11,7 @@ import (
 
 	"weir/control/list/listfile"
 	"weir/filter/key"
+	"weir/tests/must"
 )
 
 // An entry is found in the source, the file and the line that have it first, in
@@ -18,20 +19,20 @@ import (
 func TestFind(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
-	write(t, path("one"), "# a feed\n192.0.2.1\n\n203.0.113.5-203.0.113.9 seven\n198.51.100.0/24\n2001:db8::/32\n")
-	write(t, path("two"), "192.0.2.1\nudp *:* > 198.51.100.7:53\r\n> 192.0.2.8\ntcp *:* > 198.51.100.7:80-89 # web\n")
-	write(t, path("csv"), "when,who\ntoday,192.0.2.1\n\"to\nmorrow\",\"192.0.2.7\"\n")
-	write(t, path("json"), "{\"data\":\n[\"192.0.2.1\",\n\n\"192.0.2.7\"]}\n")
+	must.Write(t, path("one"), "# a feed\n192.0.2.1\n\n203.0.113.5-203.0.113.9 seven\n198.51.100.0/24\n2001:db8::/32\n")
+	must.Write(t, path("two"), "192.0.2.1\nudp *:* > 198.51.100.7:53\r\n> 192.0.2.8\ntcp *:* > 198.51.100.7:80-89 # web\n")
+	must.Write(t, path("csv"), "when,who\ntoday,192.0.2.1\n\"to\nmorrow\",\"192.0.2.7\"\n")
+	must.Write(t, path("json"), "{\"data\":\n[\"192.0.2.1\",\n\n\"192.0.2.7\"]}\n")
 	if err := os.Mkdir(path("files"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	write(t, path("files/a"), "192.0.2.1\n192.0.2.2\n")
+	must.Write(t, path("files/a"), "192.0.2.1\n192.0.2.2\n")
 	var zipped strings.Builder
 	z := gzip.NewWriter(&zipped)
 	if _, err := z.Write([]byte("192.0.2.2\n192.0.2.3\n192.0.2.7\n")); err != nil || z.Close() != nil {
 		t.Fatal(err)
 	}
-	write(t, path("files/b"), zipped.String())
+	must.Write(t, path("files/b"), zipped.String())
 
 	plain := named("", Format{}, Source{File: Path(path("one"))}, Source{File: Path(path("two"))})
 	for _, c := range []struct {
@@ -71,7 +72,7 @@ func TestFind(t *testing.T) {
 
 	t.Run("without a directory", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "list")
-		write(t, file, "192.0.2.1\n192.0.2.2\n")
+		must.Write(t, file, "192.0.2.1\n192.0.2.2\n")
 		f := mustOpen(t, config(Source{File: Path(file)}), "")
 		fetch(t, f)
 		find := func() Origin {
@@ -80,7 +81,7 @@ func TestFind(t *testing.T) {
 		if got := find(); got != (Origin{Source: file, Line: 2}) {
 			t.Errorf("found %+v", got)
 		}
-		write(t, file, "192.0.2.2\n192.0.2.3\n")
+		must.Write(t, file, "192.0.2.2\n192.0.2.3\n")
 		if got := find(); got != (Origin{Source: file, Line: 0}) {
 			t.Errorf("found %+v in another file", got)
 		}
@@ -88,9 +89,9 @@ func TestFind(t *testing.T) {
 
 	t.Run("read only", func(t *testing.T) {
 		file, dir := filepath.Join(t.TempDir(), "list"), t.TempDir()
-		write(t, file, "192.0.2.1\n192.0.2.2\n")
+		must.Write(t, file, "192.0.2.1\n192.0.2.2\n")
 		fetch(t, mustOpen(t, config(Source{File: Path(file)}), dir))
-		write(t, file, "# more\n192.0.2.1\n192.0.2.2\n192.0.2.3\n")
+		must.Write(t, file, "# more\n192.0.2.1\n192.0.2.2\n192.0.2.3\n")
 		c := config(Source{File: Path(file)})
 		c.ReadOnly = true
 		f := mustOpen(t, c, dir)
@@ -108,10 +109,10 @@ func TestFind(t *testing.T) {
 
 	t.Run("changed since", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "list")
-		write(t, file, "192.0.2.1\n192.0.2.2\n")
+		must.Write(t, file, "192.0.2.1\n192.0.2.2\n")
 		f := mustOpen(t, config(Source{File: Path(file)}), t.TempDir())
 		fetch(t, f)
-		write(t, file, "192.0.2.2\n192.0.2.3\n")
+		must.Write(t, file, "192.0.2.2\n192.0.2.3\n")
 		find := func() Origin {
 			return placesOf(f, keyOf(t, "192.0.2.2"))[0]
 		}

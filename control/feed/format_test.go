@@ -17,6 +17,7 @@ import (
 	"weir/control/list/listfile"
 	"weir/filter/key"
 	"weir/tests/data"
+	"weir/tests/must"
 )
 
 // enough is a limit that only tests of the limit reach.
@@ -60,14 +61,8 @@ func read(t testing.TB, f Format, text io.Reader) (list.Entries, listfile.Report
 func jsonAt(path string) Format { return Format{Kind: JSON, Path: path} }
 
 func TestFormats(t *testing.T) {
-	ruleset, err := os.ReadFile("testdata/ruleset.nft")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ipsets, err := os.ReadFile("testdata/sets.ipset")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ruleset := must.Read(t, "testdata/ruleset.nft")
+	ipsets := must.Read(t, "testdata/sets.ipset")
 	inJSON, err := os.ReadFile("testdata/ruleset.json")
 	if err != nil {
 		t.Fatal(err)
@@ -244,10 +239,7 @@ func zip(t testing.TB, text []byte) []byte {
 
 // TestRejected reads text that is not in the format, or not complete.
 func TestRejected(t *testing.T) {
-	ruleset, err := os.ReadFile("testdata/ruleset.nft")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ruleset := must.Read(t, "testdata/ruleset.nft")
 	inJSON, err := os.ReadFile("testdata/ruleset.json")
 	if err != nil {
 		t.Fatal(err)

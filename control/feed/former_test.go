@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"weir/tests/must"
 )
 
 // keeping returns a feed that keeps entries until its source, a file that is not there, is read, and the
@@ -17,7 +19,7 @@ func keeping(t *testing.T, content string) (*Feed, Config, string) {
 	t.Helper()
 	dir := t.TempDir()
 	path := filepath.Join(t.TempDir(), "list")
-	write(t, path, content)
+	must.Write(t, path, content)
 	c := config(Source{File: Path(path)})
 	c.Hold, c.Purpose = true, "block src"
 	former := mustOpen(t, c, "")
@@ -74,9 +76,7 @@ func TestFormerFile(t *testing.T) {
 		"front": whole[20:],
 		"none":  nil,
 	} {
-		if err := os.WriteFile(path, damaged, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, path, damaged)
 		if n := kept(t.Context()); n != 0 {
 			t.Errorf("%s: %d entries", name, n)
 		}
@@ -90,7 +90,7 @@ func TestFormerEndsLater(t *testing.T) {
 	if err := f.Keep(0); err != nil {
 		t.Fatal(err)
 	}
-	write(t, string(c.Sources[0].File), "")
+	must.Write(t, string(c.Sources[0].File), "")
 	saved := f.sources[0].saved
 	if err := os.Mkdir(saved+".tmp", 0o700); err != nil {
 		t.Fatal(err)

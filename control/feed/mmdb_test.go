@@ -19,6 +19,7 @@ import (
 	"weir/filter/key"
 	"weir/tests/data"
 	"weir/tests/mmdb"
+	"weir/tests/must"
 )
 
 // countries returns a database of countries, or of systems, by network.
@@ -93,9 +94,7 @@ func TestMMDBFeed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "country.mmdb")
 	put := func(of map[string]string) {
 		t.Helper()
-		if err := os.WriteFile(path+".new", countries(t, of), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, path+".new", countries(t, of))
 		if err := os.Rename(path+".new", path); err != nil {
 			t.Fatal(err)
 		}

@@ -19,6 +19,7 @@ import (
 
 	"weir/control/list"
 	"weir/filter/key"
+	"weir/tests/must"
 )
 
 // zone answers lookups by name, and counts them.
@@ -95,9 +96,7 @@ func TestHostNames(t *testing.T) {
 	dir := t.TempDir()
 	file, state := filepath.Join(dir, "names.txt"), filepath.Join(dir, "state")
 	text := "# ours\nHome.example.org.  # at home\n\n198.51.100.0/24 ; office\nvpn.example.org\nlocalhost\ngone.example.org\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, file, text)
 	z := &zone{ttl: time.Hour, answers: map[string]string{
 		"home.example.org": "192.0.2.7 2001:db8::7", "vpn.example.org": "::ffff:192.0.2.9 0.0.0.0 127.0.0.1 224.0.0.1",
 	}}
@@ -140,9 +139,7 @@ func TestHostNames(t *testing.T) {
 	// Nothing is due yet but what failed, and what is new in the file.
 	z.set("home.example.org", "192.0.2.8")
 	z.set("new.example.org", "192.0.2.20")
-	if err := os.WriteFile(file, []byte(text+"new.example.org\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, file, text+"new.example.org\n")
 	if o, err := f.attempt(t.Context(), f.sources[0], due); err != nil || o.Result != New {
 		t.Errorf("%+v, %v", o, err)
 	}
@@ -169,9 +166,7 @@ func TestHostNames(t *testing.T) {
 	f = namesFeed(t, z, file, state)
 	fetch(Unchanged)
 	want("192.0.2.7 192.0.2.10 192.0.2.20 198.51.100.0/24 2001:db8::7", wrong, "last addresses", "last addresses", "gone", "last addresses")
-	if err := os.WriteFile(file, []byte("gone.example.org\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, file, "gone.example.org\n")
 	if o := fetch(Failed); !strings.Contains(o.Err.Error(), "no name can be resolved") {
 		t.Errorf("%v", o.Err)
 	}
@@ -267,9 +262,7 @@ func TestHostNamesTruncated(t *testing.T) {
 // empty a list that is made of its files, and that empty files do.
 func TestDirectoryMissing(t *testing.T) {
 	database := filepath.Join(t.TempDir(), "asn.mmdb")
-	if err := os.WriteFile(database, countries(t, map[string]string{"192.0.2.0/24": "AS64496"}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, database, countries(t, map[string]string{"192.0.2.0/24": "AS64496"}))
 	for _, c := range []struct {
 		format      Format
 		full, empty string
@@ -286,15 +279,15 @@ func TestDirectoryMissing(t *testing.T) {
 			z := &zone{answers: map[string]string{"a.example.org": "192.0.2.1"}}
 			f.sources[0].lookup = z.lookup
 			want(t, f, fetch(t, f), Failed, Empty, "")
-			write(t, file, c.full)
+			must.Write(t, file, c.full)
 			want(t, f, fetch(t, f), New, NoFailure, c.entries)
 			if err := os.Remove(file); err != nil {
 				t.Fatal(err)
 			}
 			want(t, f, fetch(t, f), Failed, Empty, c.entries)
-			write(t, file, c.full)
+			must.Write(t, file, c.full)
 			want(t, f, fetch(t, f), Unchanged, NoFailure, c.entries)
-			write(t, file, c.empty)
+			must.Write(t, file, c.empty)
 			want(t, f, fetch(t, f), New, NoFailure, "")
 		})
 	}
@@ -305,9 +298,7 @@ func TestDirectoryMissing(t *testing.T) {
 func TestHostNamesByFamily(t *testing.T) {
 	dir := t.TempDir()
 	file, state := filepath.Join(dir, "names.txt"), filepath.Join(dir, "state")
-	if err := os.WriteFile(file, []byte("a.example.org\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, file, "a.example.org\n")
 	z := &zone{answers: map[string]string{}}
 	for _, step := range []struct{ four, six, want, bad string }{
 		{"192.0.2.1", "!", "192.0.2.1", "no IPv6 addresses: no such name"}, // some servers never answer for AAAA
@@ -349,9 +340,7 @@ func TestSilentResolver(t *testing.T) {
 			fmt.Fprintf(&text, "n%d.example.org\n", i)
 			z.set(fmt.Sprintf("n%d.example.org", i), fmt.Sprintf("192.0.2.%d 2001:db8::%x", i+1, i+1))
 		}
-		if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, file, text.String())
 		synctest.Test(t, func(t *testing.T) {
 			f := namesFeed(t, z, file, "")
 			f.sources[0].lookup = func(ctx context.Context, network, name string) ([]netip.Addr, time.Duration, error) {
@@ -376,9 +365,7 @@ func TestSilentResolver(t *testing.T) {
 func TestHostNamesInTime(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "names.txt")
-	if err := os.WriteFile(file, []byte("a.example.org\nb.example.org\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, file, "a.example.org\nb.example.org\n")
 	synctest.Test(t, func(t *testing.T) {
 		z := &zone{ttl: 2 * time.Minute, answers: map[string]string{"a.example.org": "192.0.2.1"}}
 		f := namesFeed(t, z, file, "")
@@ -412,7 +399,7 @@ func TestHostNamesInTime(t *testing.T) {
 func TestHostNamesInterval(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "names.txt")
-	write(t, file, "a.example.org\n")
+	must.Write(t, file, "a.example.org\n")
 	synctest.Test(t, func(t *testing.T) {
 		z := &zone{ttl: 24 * time.Hour, answers: map[string]string{"a.example.org": "192.0.2.1"}}
 		f := namesFeed(t, z, file, "")
@@ -452,7 +439,7 @@ func TestHostNamesInterval(t *testing.T) {
 func TestHostNamesInherited(t *testing.T) {
 	for _, saved := range []bool{false, true} {
 		file, state := filepath.Join(t.TempDir(), "names.txt"), ""
-		write(t, file, "a.example.org\nb.example.org\n")
+		must.Write(t, file, "a.example.org\nb.example.org\n")
 		if saved {
 			state = t.TempDir()
 		}
@@ -481,9 +468,7 @@ func TestHostNamesBounds(t *testing.T) {
 	for i := range maxNames + 1 {
 		fmt.Fprintf(&text, "n%d.example.org\n", i)
 	}
-	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, file, text.String())
 	z := &zone{answers: map[string]string{}}
 	f := namesFeed(t, z, file, "")
 	if o, err := f.Fetch(t.Context()); err != nil || o[0].Failure != TooLarge || len(z.asked) > 0 {
@@ -494,9 +479,7 @@ func TestHostNamesBounds(t *testing.T) {
 		many = append(many, fmt.Sprintf("192.0.2.%d", i))
 	}
 	z.set("n0.example.org", strings.Join(many, " "))
-	if err := os.WriteFile(file, []byte("n0.example.org\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, file, "n0.example.org\n")
 	if o, err := f.Fetch(t.Context()); err != nil || o[0].Entries != maxAddresses {
 		t.Errorf("%+v, %v", o, err)
 	}

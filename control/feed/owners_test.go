@@ -15,6 +15,7 @@ import (
 	"weir/control/feed"
 	"weir/control/list/listfile"
 	"weir/tests/lab"
+	"weir/tests/must"
 )
 
 // none is a share of bad lines below that of one.
@@ -34,9 +35,7 @@ func load(t *testing.T, scripts []script, load string, list []string, clear stri
 	lab.Root(t)
 	dir := t.TempDir()
 	for i, s := range scripts {
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i, ".in")), []byte(s.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, filepath.Join(dir, fmt.Sprint(i, ".in")), s.text)
 	}
 	loop := fmt.Sprintf("i=0; while [ $i -lt %d ]; do if timeout 20 %s <$i.in >$i.said 2>&1; then\n", len(scripts), load)
 	for n, l := range list {

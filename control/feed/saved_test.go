@@ -13,6 +13,7 @@ import (
 
 	"weir/tests/crash"
 	"weir/tests/long"
+	"weir/tests/must"
 )
 
 // keep writes and saves a good list, and returns the feed's configuration and
@@ -20,7 +21,7 @@ import (
 func keep(t *testing.T, directory string) (Config, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "list")
-	write(t, path, good)
+	must.Write(t, path, good)
 	c := config(Source{File: Path(path)})
 	f := mustOpen(t, c, directory)
 	want(t, f, fetch(t, f), New, NoFailure, goodText)
@@ -40,13 +41,10 @@ func TestDamaged(t *testing.T) {
 	crash.WithoutSyncs(t)
 	dir := t.TempDir()
 	c, saved := keep(t, dir)
-	whole, err := os.ReadFile(saved)
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must.Read(t, saved)
 	check := func(what string, at int, content []byte) {
 		t.Helper()
-		write(t, saved, string(content))
+		must.Write(t, saved, string(content))
 		f, o := loaded(t, c, dir)
 		if o.Result != Failed || o.Failure != Damaged || f.Contents().Len() > 0 || !strings.Contains(o.Err.Error(), saved) {
 			t.Fatalf("%s at %d: %v (%v), %d entries, error %v", what, at, o.Result, o.Failure, f.Contents().Len(), o.Err)
@@ -85,8 +83,8 @@ func TestOtherSettings(t *testing.T) {
 func TestCrash(t *testing.T) {
 	dir := t.TempDir()
 	c, saved := keep(t, dir)
-	write(t, saved+".tmp", "192.0.2.9\n")
-	write(t, string(c.Sources[0].File), less)
+	must.Write(t, saved+".tmp", "192.0.2.9\n")
+	must.Write(t, string(c.Sources[0].File), less)
 	f, o := loaded(t, c, dir)
 	want(t, f, o, Loaded, NoFailure, goodText)
 	want(t, f, fetch(t, f), New, NoFailure, lessText)
@@ -101,7 +99,7 @@ func TestCrash(t *testing.T) {
 // then fixes the cause.
 func unsaved(t *testing.T, c Config, dir string, cause error, mend func()) {
 	t.Helper()
-	write(t, string(c.Sources[0].File), less)
+	must.Write(t, string(c.Sources[0].File), less)
 	backdate(t, string(c.Sources[0].File)) // it would count as unchanged, had it been saved
 	f, o := loaded(t, c, dir)
 	want(t, f, o, Loaded, NoFailure, goodText)
@@ -132,7 +130,7 @@ func TestFullDevice(t *testing.T) {
 		}
 	}
 	full()
-	write(t, string(c.Sources[0].File), less)
+	must.Write(t, string(c.Sources[0].File), less)
 	f, _ := loaded(t, c, dir)
 	o := fetch(t, f)
 	want(t, f, o, New, NoFailure, lessText)
@@ -186,7 +184,7 @@ func TestNoInodes(t *testing.T) {
 	dir := mount(t, "nr_inodes=4")
 	c, _ := keep(t, dir) // the root, the feed's directory, the file
 	ballast := filepath.Join(dir, "ballast")
-	write(t, ballast, "")
+	must.Write(t, ballast, "")
 	unsaved(t, c, dir, syscall.ENOSPC, func() {
 		if err := os.Remove(ballast); err != nil {
 			t.Fatal(err)
@@ -221,7 +219,7 @@ func TestReadOnly(t *testing.T) {
 // TestNoDirectory opens a feed whose state directory cannot be created.
 func TestNoDirectory(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	write(t, file, good)
+	must.Write(t, file, good)
 	f := mustOpen(t, config(Source{File: Path(file)}), file)
 	if o := f.Status().Sources[0].Last; o.Failure != Damaged {
 		t.Errorf("%+v", o)
@@ -243,7 +241,7 @@ func TestDurable(t *testing.T) {
 		Work: func(t *testing.T, d *crash.Disk) {
 			dir := filepath.Join(d.Dir, "feeds")
 			save := func(f *Feed, content, text string) {
-				write(t, source, content)
+				must.Write(t, source, content)
 				_ = d.Do(func() error {
 					o := fetch(t, f)
 					want(t, f, o, New, NoFailure, text)
@@ -256,7 +254,7 @@ func TestDurable(t *testing.T) {
 			c.Hold = false
 			f := mustOpen(t, c, dir)
 			save(f, good, goodText)
-			write(t, source, "damaged!") // nothing of it is left behind
+			must.Write(t, source, "damaged!") // nothing of it is left behind
 			if o := fetch(t, f); o.Failure != Garbage {
 				t.Errorf("%+v", o)
 			}
@@ -309,7 +307,7 @@ func TestNamesOfAnEmptyDirectory(t *testing.T) {
 	c.Format.Kind = Names
 	f, o := loaded(t, c, state)
 	want(t, f, o, Loaded, NoFailure, "")
-	write(t, filepath.Join(dir, "names.txt"), "a.example.org\n")
+	must.Write(t, filepath.Join(dir, "names.txt"), "a.example.org\n")
 	f.sources[0].lookup = (&zone{answers: map[string]string{"a.example.org": "192.0.2.1"}}).lookup
 	want(t, f, fetch(t, f), New, NoFailure, "192.0.2.1")
 }
@@ -336,11 +334,8 @@ func TestSwappedSaved(t *testing.T) {
 	}
 	elsewhere := config(Source{URL: URL(s.URL + "/else.txt"), MaxBytes: 1 << 20})
 	for from, c := range map[string]Config{one: elsewhere, two: elsewhere, versionsPath(two): config(other)} {
-		b, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
-		}
-		write(t, filepath.Join(filepath.Dir(one), c.Sources[0].id()), string(b))
+		b := must.Read(t, from)
+		must.Write(t, filepath.Join(filepath.Dir(one), c.Sources[0].id()), string(b))
 		if g, o := loaded(t, c, dir); g.Contents().Len() > 0 || o.Failure != Damaged || !strings.Contains(o.Err.Error(), "another file") {
 			t.Errorf("%s: %+v", from, o)
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/control/quantity"
+	"weir/tests/must"
 )
 
 // TestSchedule runs a feed with a fake clock: good, failing, good again.
@@ -34,7 +35,7 @@ func TestSchedule(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				write(t, path, good)
+				must.Write(t, path, good)
 				backdate(t, path)
 				conf := config(Source{File: Path(path)})
 				conf.Interval, conf.Jitter = quantity.Duration(10*time.Minute), quantity.Duration(time.Minute)
@@ -57,7 +58,7 @@ func TestSchedule(t *testing.T) {
 					case n == 3 && (o.Failure != Unreachable || f.Status().Sources[0].Failures != 1):
 						t.Errorf("%+v", o)
 					case n == 10:
-						write(t, path, good)
+						must.Write(t, path, good)
 						backdate(t, path)
 					case n == len(c.want):
 						cancel()
@@ -137,7 +138,7 @@ func TestSourcesRun(t *testing.T) {
 	var sources []Source
 	for _, name := range []string{"a", "b", "c"} {
 		path := filepath.Join(dir, name)
-		write(t, path, good)
+		must.Write(t, path, good)
 		sources = append(sources, Source{File: Path(path)})
 	}
 	f := mustOpen(t, config(sources...), t.TempDir())

@@ -14,6 +14,7 @@ import (
 
 	"weir/control/quantity"
 	"weir/filter/key"
+	"weir/tests/must"
 )
 
 // Patterns have the addresses that are enough for a match, and no others.
@@ -97,9 +98,7 @@ func TestSTIX(t *testing.T) {
 	file := filepath.Join(dir, "bundle.json")
 	put := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, file+".new", text)
 		if err := os.Rename(file+".new", file); err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +174,7 @@ func TestSTIX(t *testing.T) {
 func TestSTIXInThePast(t *testing.T) {
 	dir, state := t.TempDir(), t.TempDir()
 	file := filepath.Join(dir, "bundle.json")
-	write(t, file, `{"objects": [{"type": "indicator", "pattern": "[ipv4-addr:value = '192.0.2.1']", "valid_from": "2020-01-01T00:00:00Z"}]}`)
+	must.Write(t, file, `{"objects": [{"type": "indicator", "pattern": "[ipv4-addr:value = '192.0.2.1']", "valid_from": "2020-01-01T00:00:00Z"}]}`)
 	c := named("iocs", Format{Kind: STIX}, Source{Directory: Path(dir)})
 	f := mustOpen(t, c, state)
 	want(t, f, fetch(t, f), New, NoFailure, "192.0.2.1")
@@ -206,7 +205,7 @@ func TestSTIXInThePast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(began.Add(365 * 24 * time.Hour)))
 		f := mustOpen(t, c, state)
-		write(t, file, `{"objects": [{"type": "indicator", "pattern": "[ipv4-addr:value = '192.0.2.2']"}]}`)
+		must.Write(t, file, `{"objects": [{"type": "indicator", "pattern": "[ipv4-addr:value = '192.0.2.2']"}]}`)
 		if o, err := f.Accept(t.Context()); err != nil || o[0].Result != New {
 			t.Errorf("%+v, %v", o, err)
 		}
@@ -238,7 +237,7 @@ func TestSTIXInTheFuture(t *testing.T) {
 			}
 			all = append(all, o+"}")
 		}
-		write(t, file, `{"objects": [`+strings.Join(all, ",")+`]}`)
+		must.Write(t, file, `{"objects": [`+strings.Join(all, ",")+`]}`)
 	}
 	c := named("iocs", Format{Kind: STIX}, Source{File: Path(file)})
 	const three = "192.0.2.1 192.0.2.2 192.0.2.3"

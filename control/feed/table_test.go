@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"weir/control/list/listfile"
+	"weir/tests/must"
 )
 
 var update = flag.Bool("update", false, "write what the table of formats says into docs/lists.md")
@@ -98,10 +99,7 @@ func TestFormatsDocumented(t *testing.T) {
 			fmt.Fprintf(&docs, "\n%s\n", wrap(result(textsOf(e.Set()), report)))
 		}
 	}
-	page, err := os.ReadFile(docsFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Read(t, docsFile)
 	const from, to = "<!-- formats: generated -->\n", "\n<!-- end of formats -->"
 	before, rest, ok := strings.Cut(string(page), from)
 	_, after, both := strings.Cut(rest, to)

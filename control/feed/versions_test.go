@@ -16,6 +16,7 @@ import (
 	"weir/control/list/listfile"
 	"weir/tests/crash"
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/seed"
 )
 
@@ -314,23 +315,20 @@ func TestVersionsDamaged(t *testing.T) {
 	s.now(text(lines4(1, 2)))
 	fetch(t, f)
 	path := versionsPath(f.sources[0].saved)
-	whole, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must.Read(t, path)
 	spoilt := slices.Clone(whole)
 	spoilt[0] ^= 1
-	write(t, path, string(spoilt))
+	must.Write(t, path, string(spoilt))
 	if o, err := f.Rollback(t.Context()); err != nil || o.Failure != Damaged {
 		t.Errorf("%v %v %v", o.Failure, o.Err, err)
 	}
 	for _, text := range []string{"", string(whole[:len(whole)/2])} {
-		write(t, path, text)
+		must.Write(t, path, text)
 		if o, err := f.Rollback(t.Context()); !errors.Is(err, ErrNoVersion) {
 			t.Errorf("%v, %v", o, err)
 		}
 	}
-	write(t, path, string(whole))
+	must.Write(t, path, string(whole))
 	rollBack(t, f)
 	if err := os.Remove(rejectedPath(f.sources[0].saved)); err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"weir/control/list"
 	"weir/control/quantity"
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -69,7 +70,8 @@ func awaitEntries(t *testing.T, f *Feed, when, entries string) {
 	}
 }
 
-func must(t *testing.T, errs ...error) {
+// succeed fails the test where any error is there.
+func succeed(t *testing.T, errs ...error) {
 	t.Helper()
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
@@ -86,20 +88,20 @@ func TestHalfCopied(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "list")
 			file, err := os.Create(path)
-			must(t, err)
+			succeed(t, err)
 			_, err = file.WriteString(parts[0])
-			must(t, err, os.Chtimes(path, time.Time{}, time.Now().Add(wait.Patience))) // just now, also on a slow machine
+			succeed(t, err, os.Chtimes(path, time.Time{}, time.Now().Add(wait.Patience))) // just now, also on a slow machine
 			f := mustOpen(t, config(Source{File: Path(path)}), "")
 			want(t, f, fetch(t, f), Failed, Truncated, "")
 			_, err = file.WriteString(parts[1])
-			must(t, err, file.Close())
+			succeed(t, err, file.Close())
 			want(t, f, fetch(t, f), New, NoFailure, whole)
 		})
 	}
 	t.Run("in steps", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "list")
 		wait.For(t, "the rest comes during an attempt", func() bool { // it may come later on a slow machine
-			write(t, path, text[:18])
+			must.Write(t, path, text[:18])
 			f := mustOpen(t, config(Source{File: Path(path)}), "")
 			rest := time.AfterFunc(settle/10, func() {
 				if file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0); err == nil {
@@ -114,13 +116,13 @@ func TestHalfCopied(t *testing.T) {
 	t.Run("while it is watched", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "list")
 		file, err := os.Create(path)
-		must(t, err)
+		succeed(t, err)
 		_, err = file.WriteString(text[:18])
-		must(t, err)
+		succeed(t, err)
 		f := follow(t, Source{File: Path(path)})
 		wait.For(t, "the first attempt", func() bool { return f.Status().Sources[0].Last.Failure == Truncated })
 		_, err = file.WriteString(text[18:])
-		must(t, err, file.Close())
+		succeed(t, err, file.Close())
 		awaitEntries(t, f, "copied", whole)
 	})
 }
@@ -132,36 +134,36 @@ func TestWatchFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a", "b", "list")
 	f := follow(t, Source{File: Path(path)})
-	must(t, os.MkdirAll(filepath.Dir(path), 0o700))
-	write(t, path, "192.0.2.1\n")
+	succeed(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	must.Write(t, path, "192.0.2.1\n")
 	awaitEntries(t, f, "made with its directory", "192.0.2.1")
-	write(t, path, "192.0.2.2\n")
+	must.Write(t, path, "192.0.2.2\n")
 	awaitEntries(t, f, "written in place", "192.0.2.2")
-	write(t, path+".new", "192.0.2.3\n")
-	must(t, os.Rename(path+".new", path))
+	must.Write(t, path+".new", "192.0.2.3\n")
+	succeed(t, os.Rename(path+".new", path))
 	awaitEntries(t, f, "replaced", "192.0.2.3")
-	must(t, os.Rename(path, path+"~")) // as some editors do
-	write(t, path, "192.0.2.4\n")
+	succeed(t, os.Rename(path, path+"~")) // as some editors do
+	must.Write(t, path, "192.0.2.4\n")
 	awaitEntries(t, f, "after its backup", "192.0.2.4")
-	must(t, os.Remove(path))
+	succeed(t, os.Remove(path))
 	time.Sleep(2 * settle)
-	write(t, path, "192.0.2.5\n")
+	must.Write(t, path, "192.0.2.5\n")
 	awaitEntries(t, f, "made anew", "192.0.2.5")
-	must(t, os.RemoveAll(filepath.Join(dir, "a")))
+	succeed(t, os.RemoveAll(filepath.Join(dir, "a")))
 	time.Sleep(2 * settle)
-	must(t, os.MkdirAll(filepath.Dir(path), 0o700))
-	write(t, path, "192.0.2.6\n")
+	succeed(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	must.Write(t, path, "192.0.2.6\n")
 	awaitEntries(t, f, "made anew with its directory", "192.0.2.6")
 	file, err := os.Create(path)
-	must(t, err)
+	succeed(t, err)
 	var all []string
 	for i := range 30 { // quick enough for one pass
 		_, err := fmt.Fprintf(file, "198.51.100.%d\n", i)
-		must(t, err)
+		succeed(t, err)
 		all = append(all, fmt.Sprintf("198.51.100.%d", i))
 		time.Sleep(10 * time.Millisecond)
 	}
-	must(t, file.Close())
+	succeed(t, file.Close())
 	awaitEntries(t, f, "written in steps", strings.Join(all, " "))
 }
 
@@ -169,10 +171,10 @@ func TestWatchFile(t *testing.T) {
 func TestWatchWhileReading(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "list")
-	write(t, path, "192.0.2.1\n")
+	must.Write(t, path, "192.0.2.1\n")
 	replace := sync.OnceFunc(func() {
-		write(t, path+".new", "192.0.2.2\n")
-		must(t, os.Rename(path+".new", path))
+		must.Write(t, path+".new", "192.0.2.2\n")
+		succeed(t, os.Rename(path+".new", path))
 		time.Sleep(4 * settleWhole)
 	})
 	c := config(Source{File: Path(path), MaxBytes: 1 << 20})
@@ -192,14 +194,14 @@ func TestWatchPathMadeAtOnce(t *testing.T) {
 	f := follow(t, Source{File: Path(path)})
 	rounds := long.Or(5, 10)
 	for i := range rounds {
-		must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		succeed(t, os.MkdirAll(filepath.Dir(path), 0o700))
 		text := fmt.Sprintf("192.0.2.%d", 2*i)
-		write(t, path, text+"\n")
+		must.Write(t, path, text+"\n")
 		awaitEntries(t, f, "made with its directories", text)
 		text = fmt.Sprintf("192.0.2.%d", 2*i+1)
-		write(t, path, text+"\n")
+		must.Write(t, path, text+"\n")
 		awaitEntries(t, f, "written", text)
-		must(t, os.RemoveAll(filepath.Join(dir, "a")))
+		succeed(t, os.RemoveAll(filepath.Join(dir, "a")))
 	}
 }
 
@@ -209,21 +211,21 @@ func TestWatchStalledWriter(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "list")
-	write(t, path, "192.0.2.1\n192.0.2.2\n")
+	must.Write(t, path, "192.0.2.1\n192.0.2.2\n")
 	f := follow(t, Source{File: Path(path)})
 	awaitEntries(t, f, "at first", "192.0.2.1 192.0.2.2")
 	file, err := os.Create(path)
-	must(t, err)
+	succeed(t, err)
 	_, err = file.WriteString("192.0.2.3\n")
-	must(t, err)
+	succeed(t, err)
 	for began := time.Now(); time.Since(began) < 4*settle; time.Sleep(settle / 10) {
 		if got := strings.Join(textsOf(f.Contents()), " "); got != "192.0.2.1 192.0.2.2" {
 			t.Fatalf("read while it was written: %s", got)
 		}
 	}
 	_, err = file.WriteString("192.0.2.4\n")
-	must(t, err)
-	must(t, file.Close())
+	succeed(t, err)
+	succeed(t, file.Close())
 	awaitEntries(t, f, "written", "192.0.2.3 192.0.2.4")
 }
 
@@ -232,17 +234,17 @@ func TestWatchStalledWriter(t *testing.T) {
 func TestWatchWhole(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "list")
-	write(t, path, "192.0.2.1\n")
+	must.Write(t, path, "192.0.2.1\n")
 	f := follow(t, Source{File: Path(path)})
 	awaitEntries(t, f, "at first", "192.0.2.1")
-	must(t, os.Remove(path))
+	succeed(t, os.Remove(path))
 	for i := range 6 {
 		file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-		must(t, err)
+		succeed(t, err)
 		if i > 0 { // at first it is empty
 			_, err = fmt.Fprintf(file, "198.51.100.%d\n", i)
 		}
-		must(t, err, file.Close())
+		succeed(t, err, file.Close())
 		time.Sleep(3 * settleWhole)
 		if got := strings.Join(textsOf(f.Contents()), " "); i < 5 && got != "192.0.2.1" {
 			t.Fatalf("read while it was written: %q", got)
@@ -254,9 +256,9 @@ func TestWatchWhole(t *testing.T) {
 	wait.For(t, "a file that was replaced is read before it could settle", func() bool { // others may use the machine
 		n++
 		entry := fmt.Sprintf("203.0.113.%d", n%200)
-		write(t, path+".new", entry+"\n")
+		must.Write(t, path+".new", entry+"\n")
 		began := time.Now()
-		must(t, os.Rename(path+".new", path))
+		succeed(t, os.Rename(path+".new", path))
 		awaitEntries(t, f, "replaced", entry)
 		return time.Since(began) < settle
 	})
@@ -268,19 +270,19 @@ func TestWatchLinks(t *testing.T) {
 	dir := t.TempDir()
 	make := func(version, content string) {
 		t.Helper()
-		must(t, os.Mkdir(filepath.Join(dir, version), 0o700))
-		write(t, filepath.Join(dir, version, "list"), content)
-		must(t, os.Symlink(version, filepath.Join(dir, "..tmp")), os.Rename(filepath.Join(dir, "..tmp"), filepath.Join(dir, "..data")))
+		succeed(t, os.Mkdir(filepath.Join(dir, version), 0o700))
+		must.Write(t, filepath.Join(dir, version, "list"), content)
+		succeed(t, os.Symlink(version, filepath.Join(dir, "..tmp")), os.Rename(filepath.Join(dir, "..tmp"), filepath.Join(dir, "..data")))
 	}
 	make("..1", "192.0.2.1\n")
-	must(t, os.Symlink("..data/list", filepath.Join(dir, "list")))
+	succeed(t, os.Symlink("..data/list", filepath.Join(dir, "list")))
 	f := follow(t, Source{File: Path(filepath.Join(dir, "list"))})
 	awaitEntries(t, f, "at first", "192.0.2.1")
 	make("..2", "192.0.2.2\n")
 	awaitEntries(t, f, "another directory", "192.0.2.2")
 	make("..3", "192.0.2.3\n")
 	awaitEntries(t, f, "a third one", "192.0.2.3")
-	write(t, filepath.Join(dir, "..3", "list"), "192.0.2.4\n")
+	must.Write(t, filepath.Join(dir, "..3", "list"), "192.0.2.4\n")
 	awaitEntries(t, f, "in the directory", "192.0.2.4")
 }
 
@@ -290,18 +292,18 @@ func TestWatchDirectory(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "lists.d")
 	f := follow(t, Source{Directory: Path(dir), Suffixes: []string{".txt"}})
-	must(t, os.Mkdir(dir, 0o700))
-	write(t, dir+"/a.txt", "192.0.2.1\n")
+	succeed(t, os.Mkdir(dir, 0o700))
+	must.Write(t, dir+"/a.txt", "192.0.2.1\n")
 	awaitEntries(t, f, "made", "192.0.2.1")
-	write(t, dir+"/b.txt", "192.0.2.2\n")
+	must.Write(t, dir+"/b.txt", "192.0.2.2\n")
 	awaitEntries(t, f, "another file", "192.0.2.1 192.0.2.2")
-	write(t, dir+"/a.txt", "192.0.2.3\n")
+	must.Write(t, dir+"/a.txt", "192.0.2.3\n")
 	awaitEntries(t, f, "changed", "192.0.2.2 192.0.2.3")
-	must(t, os.Remove(dir+"/b.txt"))
+	succeed(t, os.Remove(dir+"/b.txt"))
 	awaitEntries(t, f, "removed", "192.0.2.3")
 	began := f.Status().Sources[0].Last.Began
-	write(t, dir+"/.c.txt.swp", "192.0.2.9\n")
-	write(t, dir+"/c.bak", "192.0.2.9\n")
+	must.Write(t, dir+"/.c.txt.swp", "192.0.2.9\n")
+	must.Write(t, dir+"/c.bak", "192.0.2.9\n")
 	time.Sleep(3 * settle)
 	if last := f.Status().Sources[0].Last.Began; !last.Equal(began) {
 		t.Error("read again for files that do not count")
@@ -316,7 +318,7 @@ func TestWatchBounds(t *testing.T) {
 	var ends []func()
 	for i := range maxWatched + 10 {
 		one := filepath.Join(dir, fmt.Sprint(i))
-		must(t, os.Mkdir(one, 0o700))
+		succeed(t, os.Mkdir(one, 0o700))
 		c := config(Source{File: Path(filepath.Join(one, "list")), MaxBytes: 1})
 		c.Watcher = w
 		f := mustOpen(t, c, "")
@@ -343,7 +345,7 @@ func TestWatchBounds(t *testing.T) {
 func TestWatchBesideALog(t *testing.T) {
 	dir := t.TempDir()
 	n, err := newNotifier()
-	must(t, err)
+	succeed(t, err)
 	t.Cleanup(func() { n.Close() })
 	var mu sync.Mutex
 	events := make(map[string]int)
@@ -357,16 +359,16 @@ func TestWatchBesideALog(t *testing.T) {
 		defer mu.Unlock()
 		events[filepath.Base(name)]++
 	})
-	must(t, n.add(dir))
+	succeed(t, n.add(dir))
 	log, err := os.Create(filepath.Join(dir, "log"))
-	must(t, err)
+	succeed(t, err)
 	defer log.Close()
 	began, writes := time.Now(), 0
 	for ; time.Since(began) < 5*noticeEvery; writes++ {
 		_, err := log.WriteString("a line\n")
-		must(t, err)
+		succeed(t, err)
 	}
-	must(t, os.WriteFile(filepath.Join(dir, "list"), []byte("192.0.2.1\n"), 0o600))
+	succeed(t, os.WriteFile(filepath.Join(dir, "list"), []byte("192.0.2.1\n"), 0o600))
 	for deadline := wait.Deadline(); count("list") == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("a list is not noticed")
@@ -393,7 +395,7 @@ func TestWatchBesideRemovals(t *testing.T) {
 			case <-ended:
 				return
 			default:
-				must(t, os.MkdirAll(filepath.Dir(path), 0o700), os.RemoveAll(filepath.Join(dir, "a")))
+				succeed(t, os.MkdirAll(filepath.Dir(path), 0o700), os.RemoveAll(filepath.Join(dir, "a")))
 			}
 		}
 	})
@@ -415,11 +417,11 @@ func TestWatchBesideRemovals(t *testing.T) {
 func TestWatchNames(t *testing.T) {
 	t.Parallel()
 	n, err := newNotifier()
-	must(t, err)
+	succeed(t, err)
 	defer n.Close()
 	dir := t.TempDir()
 	names := []string{filepath.Join(dir, "a"), filepath.Join(dir, "b")}
-	must(t, os.Mkdir(names[0], 0o700), os.Symlink("a", names[1]), n.add(names[0]), n.add(names[1]), n.add(names[0]))
+	succeed(t, os.Mkdir(names[0], 0o700), os.Symlink("a", names[1]), n.add(names[0]), n.add(names[1]), n.add(names[0]))
 	watch := n.dirs[names[0]]
 	if got := n.named(watch, unix.IN_CREATE); !slices.Equal(got, names) {
 		t.Errorf("changed: %q, want %q", got, names)

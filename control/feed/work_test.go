@@ -18,11 +18,11 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"weir/control/list/listfile"
 	"weir/control/quantity"
 	"weir/tests/long"
+	"weir/tests/must"
+	"weir/tests/timed"
 	"weir/tests/wait"
 )
 
@@ -107,16 +107,6 @@ func emptyBlocks(size int) func(io.Writer) {
 	}
 }
 
-// processTime returns the processor time of this process.
-func processTime(t *testing.T) time.Duration {
-	t.Helper()
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &now); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(now.Nano())
-}
-
 // serveHostile serves a text, which write compresses, and returns a feed of it.
 func serveHostile(t *testing.T, format Format, write func(io.Writer)) *Feed {
 	t.Helper()
@@ -153,12 +143,12 @@ func TestHostile(t *testing.T) {
 			if c.lines {
 				f.sources[0].MaxCPU = quantity.Duration(time.Hour)
 			}
-			began := processTime(t)
+			began := timed.Process(t)
 			outcomes, err := f.Fetch(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			took := processTime(t) - began
+			took := timed.Process(t) - began
 			t.Logf("%v of processor time: %.200v", took, outcomes[0].Err)
 			if err := outcomes[0].Err; err == nil || !strings.Contains(err.Error(), c.want) && (c.lines || !strings.Contains(err.Error(), tooMuchWork)) || len(err.Error()) > 1000 {
 				t.Errorf("error %.500v, want %q", err, c.want)
@@ -231,13 +221,13 @@ func TestFetchEnds(t *testing.T) {
 			runtime.GC() // what tests before this one have left is not this one's work
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
-			began := processTime(t)
+			began := timed.Process(t)
 			_, err := f.Fetch(ctx)
 			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("error %v", err)
 			}
 			// The server's and the collector's are among it: beside others, up to a second.
-			if took := processTime(t) - began; took > 2*time.Second {
+			if took := timed.Process(t) - began; took > 2*time.Second {
 				t.Errorf("%v of processor time until the end", took)
 			}
 		})
@@ -247,9 +237,7 @@ func TestFetchEnds(t *testing.T) {
 // What was saved is loaded whatever it takes, unless that is interrupted.
 func TestOpenEnds(t *testing.T) {
 	directory, path := t.TempDir(), filepath.Join(t.TempDir(), "list")
-	if err := os.WriteFile(path, bytes.Repeat([]byte("192.0.2.1\n192.0.2.2\n"), 100_000), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, path, bytes.Repeat([]byte("192.0.2.1\n192.0.2.2\n"), 100_000))
 	c := Config{Name: "l", Spec: DefaultSpec(Source{File: Path(path)})}
 	f := mustOpen(t, c, directory)
 	if _, err := f.Fetch(t.Context()); err != nil {
@@ -295,7 +283,7 @@ func TestSilentSTIX(t *testing.T) {
 		<-r.Context().Done()
 	})
 	path := filepath.Join(t.TempDir(), "list")
-	write(t, path, good)
+	must.Write(t, path, good)
 	for _, kind := range []Kind{STIX, TAXII} {
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup

@@ -14,6 +14,7 @@ import (
 
 	"weir/control/quantity"
 	"weir/tests/mmdb"
+	"weir/tests/must"
 )
 
 // database returns a database with one record for a network.
@@ -28,9 +29,7 @@ func asn(number int, name string) mmdbtype.Map {
 
 func write(t testing.TB, path string, contents []byte, modified time.Time) quantity.Path {
 	t.Helper()
-	if err := os.WriteFile(path, contents, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, path, contents)
 	if err := os.Chtimes(path, modified, modified); err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
+
+	"weir/tests/must"
 )
 
 var noon = time.Date(2026, 1, 10, 12, 0, 0, 0, time.UTC)
@@ -211,10 +213,7 @@ func TestDamage(t *testing.T) {
 	if err := h.Close(); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(whole)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Read(t, whole)
 	first := fine.at(noon)
 	for _, c := range []struct {
 		name    string
@@ -240,9 +239,7 @@ func TestDamage(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "history")
-			if err := os.WriteFile(path, c.spoil(bytes.Clone(text)), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Write(t, path, c.spoil(bytes.Clone(text)))
 			h, log := openAt(t, path, now)
 			want(t, "opened", h.Since(noon, now, Fine), c.seconds)
 			if got := h.Counts().Damaged; got != c.damaged || c.damaged > 0 != strings.Contains(log.String(), "damaged") {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"weir/tests/must"
 )
 
 // inMemory mounts a small file system that only this test sees, and returns its
@@ -142,12 +144,8 @@ func TestLongTailOnFullDisk(t *testing.T) {
 		path := filepath.Join(dir, "journal")
 		whole, ends := write(t, add(0, 10))
 		tail := bytes.Repeat([]byte("lost "), 10_000)
-		if err := os.WriteFile(path, append(whole[:ends[8]:ends[8]], tail...), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path+".lock", nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, path, append(whole[:ends[8]:ends[8]], tail...))
+		must.Write(t, path+".lock", "")
 		var j *Journal
 		var log *bytes.Buffer
 		if readOnly {

@@ -19,6 +19,7 @@ import (
 	"weir/filter/key"
 	"weir/tests/crash"
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/seed"
 	"weir/tests/timed"
 )
@@ -179,9 +180,7 @@ func TestTorn(t *testing.T) {
 			if cut < len(magic) && tail != nil {
 				continue // that is no journal
 			}
-			if err := os.WriteFile(path, append(whole[:cut:cut], tail...), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Write(t, path, append(whole[:cut:cut], tail...))
 			j, log := open(t, path)
 			check(t, j, after(changes[:n]))
 			boundary := tail == nil && n > 0 && ends[n-1] == cut
@@ -227,9 +226,7 @@ func TestDamage(t *testing.T) {
 	for bit := range 8 * len(whole) {
 		damaged := bytes.Clone(whole)
 		damaged[bit/8] ^= 1 << (bit % 8)
-		if err := os.WriteFile(path, damaged, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, path, damaged)
 		j, log := open(t, path)
 		want, begin, said := changes, 0, "journal damaged"
 		if bit/8 >= len(magic) {
@@ -294,22 +291,14 @@ func TestCutEnd(t *testing.T) {
 	apply(t, j, add(0, 6))
 	j.Close()
 	j, _ = open(t, path)
-	before, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Read(t, path)
 	apply(t, j, add(6, 8))
 	j.Close()
-	whole, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must.Read(t, path)
 	for cut := len(magic) + wholeLen; cut < len(whole); cut++ {
 		for _, tail := range [][]byte{nil, make([]byte, len(whole)-cut)} {
 			left := slices.Concat(whole[:cut], tail)
-			if err := os.WriteFile(path, left, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Write(t, path, left)
 			var want []Change
 			if _, _, _, err := scan(left, func(c Change) {
 				if c.whole == 0 {
@@ -389,9 +378,7 @@ func TestCut(t *testing.T) {
 				want = append(want, changes[i])
 			}
 		}
-		if err := os.WriteFile(path, damaged, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, path, damaged)
 		j, log := open(t, path)
 		check(t, j, after(want))
 		if !strings.Contains(log.String(), "journal damaged") || strings.Contains(log.String(), "torn") || j.Lost() == 0 {
@@ -452,9 +439,7 @@ func TestLongTail(t *testing.T) {
 	whole, ends := write(t, add(0, 10))
 	path := filepath.Join(t.TempDir(), "journal")
 	tail := bytes.Repeat([]byte("lost "), 1000)
-	if err := os.WriteFile(path, append(whole[:ends[8]:ends[8]], tail...), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, path, append(whole[:ends[8]:ends[8]], tail...))
 	j, _ := open(t, path)
 	check(t, j, after(add(0, 9)))
 	if kept, err := os.ReadFile(path + ".torn"); err != nil || !bytes.Equal(kept, tail) {
@@ -465,9 +450,7 @@ func TestLongTail(t *testing.T) {
 func TestForeign(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	text := []byte("192.0.2.1\n192.0.2.2\n")
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, path, text)
 	if _, err := Open(path, nil, slog.New(slog.DiscardHandler)); !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), path) {
 		t.Error(err)
 	}
@@ -687,9 +670,7 @@ func TestRewrite(t *testing.T) {
 	}
 	j.Close()
 	// A leftover of a crash is ignored.
-	if err := os.WriteFile(path+".new", []byte("half"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, path+".new", "half")
 	j, again := open(t, path)
 	check(t, j, want)
 	if err := j.rewrite(); err != nil {
@@ -1079,10 +1060,7 @@ func TestReplacedJournalThatCannotBeWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j, _ := open(t, path)
 	apply(t, j, add(0, 5))
-	old, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	old := must.Read(t, path)
 	apply(t, j, add(5, 10))
 	// An old copy comes, and nothing can be written, as on a full disk.
 	if err := errors.Join(os.Mkdir(path+".new", 0o700), os.WriteFile(path+".old", old, 0o600), os.Rename(path+".old", path)); err != nil {

@@ -17,6 +17,7 @@ import (
 	"weir/control/api"
 	"weir/control/audit"
 	"weir/control/feed"
+	"weir/tests/must"
 )
 
 // owner has a list of a feed.
@@ -77,9 +78,7 @@ func newOwner(t *testing.T) (o *owner, r *Reader, last func() audit.Record, writ
 	file := filepath.Join(dir, "list")
 	write = func(text string) {
 		t.Helper()
-		if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, file+".new", text)
 		if err := os.Rename(file+".new", file); err != nil {
 			t.Fatal(err)
 		}

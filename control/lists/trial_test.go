@@ -3,7 +3,6 @@ package lists
 import (
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 	ours "weir/control/clock"
 	"weir/tests/clock"
 	"weir/tests/crash"
+	"weir/tests/must"
 )
 
 // TestFile lets the machine crash, and steps fail, while trials are saved. Saved decisions are
@@ -47,9 +47,7 @@ func TestFile(t *testing.T) {
 	}.Run(t)
 	dir := t.TempDir()
 	for _, text := range []string{"", "{", "[]", "null", `{"version": 2, "lists": {"a": {"since": "2026-01-02T03:04:05Z"}}}`, `{"version": 1, "lists": {"a": {"enforced": true}}}`} {
-		if err := os.WriteFile(path(dir), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, path(dir), text)
 		if got := LoadTrials(path(dir), nil, log); len(got) > 0 {
 			t.Errorf("%s: %+v", text, got)
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"weir/tests/lab"
+	"weir/tests/must"
 )
 
 // The command of the page reports an address once in 15 minutes, and no more than the day's
@@ -22,10 +23,7 @@ func TestAbuseIPDB(t *testing.T) {
 	for _, tool := range []string{"curl", "jq", "flock"} {
 		lab.Tool(t, tool)
 	}
-	page, err := os.ReadFile("../../docs/notifications.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Read(t, "../../docs/notifications.md")
 	m := regexp.MustCompile("(?s)```sh\n(#!/bin/sh\n.*?)```").FindSubmatch(page)
 	if m == nil {
 		t.Fatal("the page has no script")
@@ -67,9 +65,7 @@ func TestAbuseIPDB(t *testing.T) {
 			t.Fatal(err)
 		}
 		f := filepath.Join(dir, "event")
-		if err := os.WriteFile(f, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, f, text)
 		in, err := os.Open(f)
 		if err != nil {
 			t.Fatal(err)

@@ -27,6 +27,7 @@ import (
 
 	"weir/control/endpoint"
 	"weir/control/quantity"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -95,9 +96,7 @@ func TestSignature(t *testing.T) {
 	s := httptest.NewServer(&got)
 	defer s.Close()
 	file := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(file, []byte(secret+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, file, secret+"\n")
 	for name, target := range map[string]Target{
 		"inline": {Name: "a", URL: URL(s.URL), Secret: secret, Headers: map[string]string{"Authorization": "Bearer x"}},
 		"file":   {Name: "a", URL: URL(s.URL), SecretFile: quantity.Path(file), Headers: map[string]string{"Authorization": "Bearer x"}},
@@ -374,10 +373,7 @@ func TestCommand(t *testing.T) {
 		n.Send(Event{Kind: Feed, Text: strconv.Itoa(i)})
 	}
 	wait.For(t, "five events", func() bool { return n.only().Delivered == 5 })
-	text, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Read(t, out)
 	for i, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
 		body, ok := strings.CutPrefix(line, "$(id)  ")
 		var e received
@@ -557,10 +553,7 @@ func examples() []Event {
 // The published schema describes what is sent: it has each field, and no other.
 func TestSchema(t *testing.T) {
 	const file = "../../docs/api/notification.schema.json"
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Read(t, file)
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 	if err != nil {
 		t.Fatal(err)

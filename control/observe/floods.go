@@ -165,7 +165,7 @@ func (f *Floods) take(found *flood.Finding) {
 	}
 	f.rules, f.now.Rules = f.rules[:keep], f.now.Rules[:keep] // the others are found again in each second
 	for i := range found.Rules {
-		r := FloodRule(&found.Rules[i])
+		r := floodRule(&found.Rules[i])
 		r.Proposed = found.Proposed
 		f.rules, f.now.Rules = append(f.rules, found.Rules[i].Rule), append(f.now.Rules, r)
 	}
@@ -343,8 +343,8 @@ func (f *Floods) save(now time.Time) error {
 	return errors.Join(f.write(f.path, b), f.write(f.path+".json", append(text, '\n')))
 }
 
-// FloodRule describes a rule that a detector has found.
-func FloodRule(u *flood.Found) api.FloodRule {
+// floodRule describes a rule that a detector has found.
+func floodRule(u *flood.Found) api.FloodRule {
 	r := api.FloodRule{
 		Pattern: u.String(), Name: u.Name(), Rate: u.Rate, Share: u.Share.Estimate, Covered: u.Covered, Sources: u.Evidence.Sources,
 		Packets: floodShare(u.Packets), Conversations: floodShare(u.Conversations),

@@ -14,6 +14,7 @@ import (
 	"weir/control/stage/sampler"
 	"weir/filter/flood"
 	"weir/filter/verdict"
+	"weir/tests/must"
 )
 
 // scene makes seconds of traffic, one after the other.
@@ -261,9 +262,7 @@ func TestFloodsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	b[len(b)/2] ^= 1
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, path, b)
 	damaged := new(Floods)
 	if err := damaged.Keep(path, durable.WriteFile); err == nil || !strings.Contains(err.Error(), "checksum") || damaged.detector.Quiet() != 0 || len(damaged.Present().Past) != 1 {
 		t.Errorf("a damaged baseline: %v, %+v", err, damaged.Present())

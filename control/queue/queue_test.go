@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/api"
+	"weir/tests/must"
 )
 
 func block(entries ...string) Command {
@@ -120,9 +121,7 @@ func TestLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, file, "")
 	for i := range MaxChanges - 1 { // names of one file, which are made sooner than files
 		if err := os.Link(file, filepath.Join(dir, "queue", fmt.Sprintf("%019d-x.json", i))); err != nil {
 			t.Fatal(err)

@@ -102,7 +102,7 @@ func Files(ctx context.Context, o Options, captures []string) (s *Summary, err e
 			return errors.Join(context.Cause(ctx), w.write(out))
 		}
 	}
-	s = NewSummary()
+	s = newSummary()
 	if o.Heavy != nil {
 		// All packets are counted in one bank, so that both engines agree.
 		release, err := loader.StayOnCPU()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"weir/control/capture"
+	"weir/tests/must"
 )
 
 // TestFlood searches a capture of twelve quiet seconds and three of a flood of NTP answers.
@@ -57,10 +58,7 @@ func TestFlood(t *testing.T) {
 	if s.Dropped != 2*2700 {
 		t.Errorf("%d packets dropped, want those of the flood's second and third second", s.Dropped)
 	}
-	b, err := os.ReadFile(verdicts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Read(t, verdicts)
 	if drops := strings.Count(string(b), ",drop,blocked,"); drops != s.Dropped || strings.Count(string(b), "\n") != s.Packets+1 {
 		t.Errorf("verdicts: %d lines, %d drops", strings.Count(string(b), "\n"), drops)
 	}

@@ -210,8 +210,8 @@ type HeavyHitter struct {
 	Before uint64 `json:"before,omitempty"`
 }
 
-// NewSummary returns an empty summary, with every verdict and reason.
-func NewSummary() *Summary {
+// newSummary returns an empty summary, with every verdict and reason.
+func newSummary() *Summary {
 	s := &Summary{
 		Verdicts: map[string]int{verdict.Pass.String(): 0, verdict.Drop.String(): 0},
 		Reasons:  make(map[string]int),

@@ -3,7 +3,6 @@ package ruleset
 import (
 	"maps"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"weir/control/list/listfile"
 	"weir/filter/key"
 	"weir/filter/verdict"
+	"weir/tests/must"
 )
 
 func engineLists(t *testing.T, allow string, block ...string) []engine.List {
@@ -48,13 +48,9 @@ func TestObjections(t *testing.T) {
 		login,
 	}
 	file := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(file, []byte("# a comment\nnameserver 127.0.0.53\noptions x\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, file, "# a comment\nnameserver 127.0.0.53\noptions x\n")
 	upstream := file + ".up"
-	if err := os.WriteFile(upstream, []byte("nameserver 192.0.2.53\nnameserver fe80::1%eth0\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, upstream, "nameserver 192.0.2.53\nnameserver fe80::1%eth0\n")
 	peers = append(peers, resolvers(file, upstream, own)...)
 	peers = append(peers, serverPeers("list feed", []netip.Addr{netip.MustParseAddr("2001:db8:f::1"), netip.MustParseAddr("127.0.0.1")}, own)...)
 	failsafe := &verdict.Policy{
@@ -118,9 +114,7 @@ func TestLogins(t *testing.T) {
 	for name, text := range map[string]string{
 		"1": "UID=0\nREMOTE=1\nREMOTE_HOST=192.0.2.9\n", "2": "REMOTE_HOST=192.0.2.9\n", "3": "REMOTE=0\n", "4": "REMOTE_HOST=host.example\n",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, filepath.Join(dir, name), text)
 	}
 	got := logins(dir, []netip.Addr{netip.MustParseAddr("10.0.0.2")})
 	if len(got) != 1 || got[0].What != "the login from 192.0.2.9" || got[0].Key.String() != "tcp 192.0.2.9:* > 10.0.0.2:*" {
@@ -140,9 +134,7 @@ func TestPenalties(t *testing.T) {
 		peers = append(peers, toOwn("gateway "+gateway, key.Tuple{Src: netip.MustParseAddr(gateway)}, 0, own)...)
 	}
 	file := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(file, []byte("nameserver 192.0.2.53\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, file, "nameserver 192.0.2.53\n")
 	peers = append(peers, resolvers(file, file, own)...)
 	policy := &verdict.Policy{FailsafePrefixes: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/25")}}
 	flow := key.Tuple{

@@ -17,6 +17,7 @@ import (
 	"weir/control/list"
 	"weir/control/lists"
 	"weir/filter/key"
+	"weir/tests/must"
 )
 
 // readText returns the rule set of a configuration, without its state.
@@ -76,9 +77,7 @@ lists:
 // What a required list waits for delays no other list.
 func TestWaitOfEach(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "list")
-	if err := os.WriteFile(file, []byte("192.0.2.1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, file, "192.0.2.1\n")
 	var asked atomic.Uint32
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		asked.Add(1)
@@ -115,9 +114,7 @@ func TestWaitOfEach(t *testing.T) {
 func TestRequiredHasFormer(t *testing.T) {
 	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
 	path := filepath.Join(dir, "list")
-	if err := os.WriteFile(path, []byte("a,192.0.2.1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, path, "a,192.0.2.1\n")
 	j, err := journal.Open("", nil, log)
 	if err != nil {
 		t.Fatal(err)

@@ -3,20 +3,18 @@ package ruleset
 import (
 	"bytes"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"weir/control/feed"
+	"weir/tests/must"
 )
 
 // A source that has not answered yet is not called empty.
 func TestSourceNotReadYet(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty")
-	if err := os.WriteFile(empty, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, empty, "")
 	for _, c := range []struct {
 		source feed.Source
 		read   bool

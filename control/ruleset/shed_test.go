@@ -3,7 +3,6 @@ package ruleset
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"weir/control/api"
 	"weir/control/engine"
 	"weir/control/feed"
+	"weir/tests/must"
 )
 
 // Where an engine cannot be started, the list that is most likely the reason is left out, and said to be:
@@ -89,9 +89,7 @@ func TestNotReady(t *testing.T) {
 	says("not read yet")
 	_, _ = f.Fetch(t.Context())
 	says("no such file")
-	if err := os.WriteFile(path, []byte("203.0.114.1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, path, "203.0.114.1\n")
 	if _, err := f.Fetch(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -48,9 +48,9 @@ type journalHandler struct {
 	by map[string]slog.Handler // by prefix
 }
 
-// NewJournalHandler returns a handler for the journal that writes as the handlers of
+// newJournalHandler returns a handler for the journal that writes as the handlers of
 // newHandler do, which write a record at once.
-func NewJournalHandler(to io.Writer, newHandler func(io.Writer) slog.Handler) slog.Handler {
+func newJournalHandler(to io.Writer, newHandler func(io.Writer) slog.Handler) slog.Handler {
 	h := &journalHandler{by: map[string]slog.Handler{}}
 	for _, prefix := range []string{journalError, journalWarning, journalInfo, journalDebug} {
 		h.by[prefix] = newHandler(prefixed{to, prefix})
@@ -99,9 +99,9 @@ func (p prefixed) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// WithoutTime leaves out a record's time, which the journal has, and its level, which
+// withoutTime leaves out a record's time, which the journal has, and its level, which
 // the prefix says.
-func WithoutTime(groups []string, a slog.Attr) slog.Attr {
+func withoutTime(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey) {
 		return slog.Attr{}
 	}

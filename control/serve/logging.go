@@ -23,13 +23,13 @@ func (l *Logging) Set(least slog.Level, asJSON bool) {
 func (l *Logging) New(to io.Writer, journal bool) *slog.Logger {
 	text, json := slog.HandlerOptions{Level: &l.least}, slog.HandlerOptions{Level: &l.least}
 	if journal {
-		text.ReplaceAttr = WithoutTime
+		text.ReplaceAttr = withoutTime
 	}
 	newHandler := func(w io.Writer) slog.Handler {
 		return &handler{slog.NewTextHandler(w, &text), slog.NewJSONHandler(w, &json), &l.asJSON}
 	}
 	if journal {
-		return slog.New(NewJournalHandler(to, newHandler))
+		return slog.New(newJournalHandler(to, newHandler))
 	}
 	return slog.New(newHandler(to))
 }

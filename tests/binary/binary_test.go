@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"weir/tests/long"
+	"weir/tests/must"
 )
 
 // module makes a module with a command that prints a text, the working directory.
@@ -20,17 +21,10 @@ func module(t *testing.T) (set func(text string)) {
 	if err := os.MkdirAll("cmd/hello", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	write(t, "go.mod", "module hello\n\ngo 1.26\n")
+	must.Write(t, "go.mod", "module hello\n\ngo 1.26\n")
 	return func(text string) {
 		t.Helper()
-		write(t, "cmd/hello/main.go", "package main\n\nvar version = \"dev\"\n\nfunc main() { print(\""+text+" \" + version) }\n")
-	}
-}
-
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
+		must.Write(t, "cmd/hello/main.go", "package main\n\nvar version = \"dev\"\n\nfunc main() { print(\""+text+" \" + version) }\n")
 	}
 }
 
@@ -94,10 +88,7 @@ func TestBuild(t *testing.T) {
 func TestTorn(t *testing.T) {
 	set := module(t)
 	set("a")
-	whole, err := os.ReadFile(build(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must.Read(t, build(t))
 	if err := os.Remove("dist/tests/hello"); err != nil {
 		t.Fatal(err)
 	}

@@ -27,6 +27,7 @@ import (
 	"weir/filter/packet"
 	"weir/tests/binary"
 	"weir/tests/lab"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -257,17 +258,10 @@ func (g *ground) expect(from string, packets, want int) {
 	}
 }
 
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestRun(t *testing.T) {
 	g := newGround(t)
 	list := filepath.Join(t.TempDir(), "feed.txt")
-	write(t, list, "10.0.0.1\n")
+	must.Write(t, list, "10.0.0.1\n")
 	socket := filepath.Join(t.TempDir(), "weir.sock")
 	d := start(t, g.args("--block", list, "--socket", socket)...)
 
@@ -299,21 +293,21 @@ func TestRun(t *testing.T) {
 	}
 
 	// A list that cannot be read at a reload stays as it is.
-	write(t, list, "no address\n")
+	must.Write(t, list, "no address\n")
 	d.Process.Signal(syscall.SIGHUP)
 	if e := d.wait("feed failed"); e.Level != "ERROR" || !strings.Contains(e.Error, list+":1: ") {
 		t.Errorf("reload: %+v", e)
 	}
 	g.expect("10.0.0.1", 10, 0)
 	// One that its owner has emptied is empty.
-	write(t, list, "")
+	must.Write(t, list, "")
 	d.Process.Signal(syscall.SIGHUP)
 	if e := d.wait("the source is empty"); e.Level != "INFO" {
 		t.Errorf("reload: %+v", e)
 	}
 	g.expect("10.0.0.1", 10, 10)
 
-	write(t, list, "10.0.0.2\n10.0.0.3\n")
+	must.Write(t, list, "10.0.0.2\n10.0.0.3\n")
 	d.Process.Signal(syscall.SIGHUP)
 	if e := d.wait("reloaded"); e.Entries != 2 {
 		t.Errorf("reload: %+v", e)
@@ -339,7 +333,7 @@ func TestRun(t *testing.T) {
 func TestKilledAndAdopted(t *testing.T) {
 	g := newGround(t)
 	list := filepath.Join(t.TempDir(), "feed.txt")
-	write(t, list, "10.0.0.1\n")
+	must.Write(t, list, "10.0.0.1\n")
 	d := start(t, g.args("--block", list)...)
 	g.expect("10.0.0.1", 10, 0)
 	d.Process.Kill()
@@ -351,7 +345,7 @@ func TestKilledAndAdopted(t *testing.T) {
 
 	// Another list comes first now: its counter begins at zero.
 	other := filepath.Join(t.TempDir(), "other.txt")
-	write(t, other, "10.0.0.9\n")
+	must.Write(t, other, "10.0.0.9\n")
 	d = start(t, g.args("--block", other, "--block", list)...)
 	g.expect("10.0.0.1", 10, 0)
 	g.expect("10.0.0.9", 5, 0)
@@ -379,7 +373,7 @@ func TestKilledAndAdopted(t *testing.T) {
 func TestTakenOver(t *testing.T) {
 	g := newGround(t)
 	list := filepath.Join(t.TempDir(), "feed.txt")
-	write(t, list, "10.0.0.1\n")
+	must.Write(t, list, "10.0.0.1\n")
 	first := start(t, g.args("--block", list)...)
 	// Not by accident, though.
 	_, log := weir(t, 1, append([]string{"run"}, g.args("--block", list)...)...)
@@ -401,7 +395,7 @@ func TestTakenOver(t *testing.T) {
 func TestStoppedWhileTakenOver(t *testing.T) {
 	g := newGround(t)
 	list := filepath.Join(t.TempDir(), "feed.txt")
-	write(t, list, "10.0.0.1\n")
+	must.Write(t, list, "10.0.0.1\n")
 	first := start(t, g.args("--block", list)...)
 	first.Process.Signal(syscall.SIGSTOP)
 	second := start(t, g.args("--block", list, "--takeover")...)
@@ -453,7 +447,7 @@ func TestTerminalLost(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			g := newGround(t)
 			list := filepath.Join(t.TempDir(), "feed.txt")
-			write(t, list, "10.0.0.1\n")
+			must.Write(t, list, "10.0.0.1\n")
 			d := command(t, g.args("--block", list, fmt.Sprintf("--keep=%t", c.keep))...)
 			slave, master := terminal(t)
 			c.use(d.Cmd, slave)
@@ -488,7 +482,7 @@ func TestStoppedWhileLoading(t *testing.T) {
 	g := newGround(t)
 	dir := t.TempDir()
 	list, slow := filepath.Join(dir, "feed.txt"), filepath.Join(dir, "slow.txt")
-	write(t, list, "10.0.0.1\n")
+	must.Write(t, list, "10.0.0.1\n")
 	start(t, g.args("--block", list, "--keep")...).stop(os.Interrupt)
 	before := status(t, g.pins)[0]
 
@@ -523,7 +517,7 @@ func TestEmptyFeed(t *testing.T) {
 	g := newGround(t)
 	list := filepath.Join(t.TempDir(), "feed.txt")
 	other := filepath.Join(t.TempDir(), "other.txt")
-	write(t, list, "")
+	must.Write(t, list, "")
 	run := append([]string{"run"}, g.args("--block", list)...)
 	if _, log := weir(t, 1, run...); !strings.Contains(log, list+": no entries") {
 		t.Errorf("cold start: %s", log)
@@ -531,10 +525,10 @@ func TestEmptyFeed(t *testing.T) {
 	if code := start(t, g.args("--block", list, "--monitor")...).stop(os.Interrupt); code != 0 {
 		t.Errorf("monitor: exit code %d", code)
 	}
-	write(t, list, "10.0.0.1\n")
+	must.Write(t, list, "10.0.0.1\n")
 	start(t, g.args("--block", list, "--keep")...).stop(os.Interrupt)
-	write(t, list, "")
-	write(t, other, "10.0.0.2\n")
+	must.Write(t, list, "")
+	must.Write(t, other, "10.0.0.2\n")
 	if _, log := weir(t, 1, append(run, "--block", other)...); !strings.Contains(log, list+": no entries") {
 		t.Errorf("restart: %s", log)
 	}
@@ -547,7 +541,7 @@ func TestEmptyFeed(t *testing.T) {
 func TestWide(t *testing.T) {
 	g := newGround(t)
 	list := filepath.Join(t.TempDir(), "feed.txt")
-	write(t, list, "0.0.0.0/1\n")
+	must.Write(t, list, "0.0.0.0/1\n")
 	if _, log := weir(t, 1, append([]string{"run"}, g.args("--block", list)...)...); strings.Count(log, "list feed: ") != 1 || !strings.Contains(log, "it would cover 50 % of IPv4") {
 		t.Errorf("refused: %s", log)
 	}
@@ -570,7 +564,7 @@ func TestEvadableWarning(t *testing.T) {
 		{"tcp 192.0.2.1:* > *:25", "pass", false},
 		{"2001:db8::1", "pass", false},
 	} {
-		write(t, list, c.entry+"\n")
+		must.Write(t, list, c.entry+"\n")
 		d := start(t, g.args("--block", list, "--malformed", c.malformed)...)
 		d.stop(os.Interrupt)
 		if got := strings.Contains(strings.Join(d.seen, "\n"), "malformed: drop closes that"); got != c.want {
@@ -583,7 +577,7 @@ func TestEvadableWarning(t *testing.T) {
 func TestExplainMaxBad(t *testing.T) {
 	g := newGround(t)
 	list := filepath.Join(t.TempDir(), "feed.txt")
-	write(t, list, "10.0.0.1\nwhat\n")
+	must.Write(t, list, "10.0.0.1\nwhat\n")
 	socket := filepath.Join(t.TempDir(), "weir.sock")
 	start(t, g.args("--block", list, "--max-bad", "60%", "--socket", socket)...)
 	weir(t, 3, "explain", "--exit-code", "--socket", socket, "10.0.0.1")
@@ -592,7 +586,7 @@ func TestExplainMaxBad(t *testing.T) {
 func TestInterfaceComesBack(t *testing.T) {
 	g := newGround(t)
 	list := filepath.Join(t.TempDir(), "feed.txt")
-	write(t, list, "10.0.0.1\n")
+	must.Write(t, list, "10.0.0.1\n")
 	d := start(t, g.args("--block", list)...)
 	g.deleteWire()
 	d.wait("the interface is gone")
@@ -623,7 +617,7 @@ func (g *ground) deleteWire() {
 func TestSevered(t *testing.T) {
 	g := newGround(t)
 	list := filepath.Join(t.TempDir(), "feed.txt")
-	write(t, list, "10.0.0.1\n")
+	must.Write(t, list, "10.0.0.1\n")
 	d := start(t, g.args("--block", list)...)
 	d.Process.Kill()
 	d.Wait()
@@ -643,9 +637,9 @@ func TestSevered(t *testing.T) {
 func TestApproximateGeneric(t *testing.T) {
 	g := newGround(t)
 	list := filepath.Join(t.TempDir(), "feed.txt")
-	write(t, list, "10.0.0.0/29\n10.0.0.8\n")
+	must.Write(t, list, "10.0.0.0/29\n10.0.0.8\n")
 	allow := filepath.Join(t.TempDir(), "ours.txt")
-	write(t, allow, "10.0.0.7\n")
+	must.Write(t, allow, "10.0.0.7\n")
 	d := start(t, g.args("--block", list, "--allow", allow, "--mode", "approx", "--bits-per-entry", "20",
 		"--xdp", "generic", "--failsafe", "10.0.0.8/31", "--malformed", "drop")...)
 	g.expect("10.0.0.1", 10, 0)
@@ -675,7 +669,7 @@ func TestApproximateGeneric(t *testing.T) {
 func TestKeep(t *testing.T) {
 	g := newGround(t)
 	list := filepath.Join(t.TempDir(), "feed.txt")
-	write(t, list, "10.0.0.1\n")
+	must.Write(t, list, "10.0.0.1\n")
 	d := start(t, g.args("--block", list, "--keep", "--monitor")...)
 	g.expect("10.0.0.1", 10, 10)
 	if code := d.stop(os.Interrupt); code != 0 {
@@ -697,7 +691,7 @@ func TestKeep(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	g := newGround(t)
 	list := filepath.Join(t.TempDir(), "feed.txt")
-	write(t, list, "10.0.0.1\n")
+	must.Write(t, list, "10.0.0.1\n")
 	for _, c := range []struct {
 		name string
 		args []string
@@ -722,7 +716,7 @@ func TestRefusals(t *testing.T) {
 func TestStandardInput(t *testing.T) {
 	const text = "192.0.2.1\n192.0.2.2\n"
 	path := filepath.Join(t.TempDir(), "feed.txt")
-	write(t, path, text)
+	must.Write(t, path, text)
 	regular, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)

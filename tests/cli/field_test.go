@@ -3,12 +3,13 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"weir/tests/must"
 )
 
 // TestFieldLists checks a configuration whose lists are files in which more than the addresses
@@ -17,10 +18,7 @@ import (
 func TestFieldLists(t *testing.T) {
 	t.Parallel()
 	const files = "../../control/feed/testdata/field"
-	index, err := os.ReadFile(filepath.Join(files, "INDEX.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	index := must.Read(t, filepath.Join(files, "INDEX.md"))
 	absolute, err := filepath.Abs(files)
 	if err != nil {
 		t.Fatal(err)
@@ -38,9 +36,7 @@ func TestFieldLists(t *testing.T) {
 		config += fmt.Sprintf("  %s: {format: %s, sources: [{file: %s}]}\n", list(name), row[1], filepath.Join(absolute, name))
 	}
 	path := filepath.Join(t.TempDir(), "weir.yaml")
-	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, path, config)
 	out, _ := exec.Command(program, "check", "--json", path).Output() // fails where it has errors
 	var checked struct {
 		Errors   []struct{ Path, Error string }
@@ -69,9 +65,7 @@ func TestFieldLists(t *testing.T) {
 			continue
 		}
 		want := filepath.Join(t.TempDir(), "right")
-		if err := os.WriteFile(want, []byte(strings.ReplaceAll(right, ", ", "\n")+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, want, strings.ReplaceAll(right, ", ", "\n")+"\n")
 		out, _ := weir(t, 0, "diff", "--json", want, filepath.Join(absolute, name)+",format="+format)
 		var differ struct{ Removed, Added []string }
 		if err := json.Unmarshal([]byte(out), &differ); err != nil {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/control/queue"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -56,18 +57,14 @@ func interrupted(t *testing.T, sig os.Signal, input string, args ...string) {
 func TestInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "weir.sock")
-	if err := os.WriteFile(queue.PlaceOf(socket), []byte(dir+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, queue.PlaceOf(socket), dir+"\n")
 	interrupted(t, os.Interrupt, "192.0.2.1\n", "block", "--socket", socket, "-")
 	interrupted(t, syscall.SIGTERM, "192.0.2.1\n", "block", "--socket", socket, "-")
 	if waiting, err := queue.In(dir).Waiting(); err != nil || len(waiting) > 0 {
 		t.Errorf("queued: %v, %v", waiting, err)
 	}
 	list := filepath.Join(dir, "list.txt")
-	if err := os.WriteFile(list, []byte("192.0.2.1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, list, "192.0.2.1\n")
 	interrupted(t, os.Interrupt, "# none yet\n", "explain", "--block", list, "-")
 	interrupted(t, os.Interrupt, "192.0.2.1\n", "diff", list, "-")
 	interrupted(t, os.Interrupt, "192.0.2.1\n", "import", "manual", "--socket", socket, "-")

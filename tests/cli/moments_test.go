@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
@@ -12,6 +11,7 @@ import (
 
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/seed"
 	"weir/tests/wait"
 )
@@ -36,16 +36,12 @@ func TestInterruptedAtRandom(t *testing.T) {
 	lists := ""
 	for name, text := range map[string][]byte{"addresses": addresses.Bytes(), "ranges": ranges.Bytes(), "ports": ports.Bytes()} {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, path, text)
 		lists += fmt.Sprintf("  %s: {sources: [{file: %s, max_entries: 4000000}]}\n", name, path)
 	}
 	config := filepath.Join(dir, "weir.yaml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, "interfaces: [{name: %q, netns: %s}]\npins: /sys/fs/bpf/%s\napi: {socket: %s}\nkeep: false\nlists:\n%s",
-		l.B.Iface, l.B.Netns, l.B.Netns, filepath.Join(dir, "weir.sock"), lists), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, config, fmt.Appendf(nil, "interfaces: [{name: %q, netns: %s}]\npins: /sys/fs/bpf/%s\napi: {socket: %s}\nkeep: false\nlists:\n%s",
+		l.B.Iface, l.B.Netns, l.B.Netns, filepath.Join(dir, "weir.sock"), lists))
 	for range long.Rounds(5, 12, 100) {
 		for _, args := range [][]string{{"check", "-c", config}, {"run", "--json", "-c", config}} {
 			cmd := exec.Command(program, args...)

@@ -12,6 +12,7 @@ import (
 
 	"weir/control/capture"
 	"weir/tests/data"
+	"weir/tests/must"
 
 	"github.com/klauspost/compress/gzip"
 )
@@ -54,9 +55,7 @@ func tree(t *testing.T) string {
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Write(t, path, content)
 	}
 	return dir
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -111,10 +112,7 @@ func TestBombs(t *testing.T) {
 		g.patient("refresh", name)
 		alive(name + " again")
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	status := must.Read(t, fmt.Sprintf("/proc/%d/status", d.Process.Pid))
 	for line := range strings.Lines(string(status)) {
 		if strings.HasPrefix(line, "VmHWM") {
 			t.Log(strings.TrimSpace(line))
@@ -225,10 +223,10 @@ func confine(t *testing.T, pid, bytes int) {
 			continue
 		}
 		if version.killer != "" {
-			write(t, filepath.Join(dir, version.killer), "1") // of processes: disabled
+			must.Write(t, filepath.Join(dir, version.killer), "1") // of processes: disabled
 		}
-		write(t, limit, strconv.Itoa(bytes))
-		write(t, filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid))
+		must.Write(t, limit, strconv.Itoa(bytes))
+		must.Write(t, filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid))
 		return
 	}
 	t.Skip("no group with a limit of memory can be made: no memory controller below /sys/fs/cgroup, of either version")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"weir/control/feed"
+	"weir/tests/must"
 )
 
 // A configuration that is wrong in any way, or in part, changes nothing.
@@ -45,7 +46,7 @@ func TestConfiguration(t *testing.T) {
 		{"other pins", change("pins: "+g.pins, "pins: "+g.pins+"2"), []string{"pins", restart}},
 		{"another socket", change("socket: "+g.socket, "socket: "+g.socket+"2"), []string{"api", restart}},
 	} {
-		write(t, g.config, c.text)
+		must.Write(t, g.config, c.text)
 		g.refuses(append(c.says, "the old configuration stays active"), "reload")
 		g.untilMetric(0, "weir_config_last_reload_successful")
 		d.signal(syscall.SIGHUP)
@@ -66,7 +67,7 @@ func TestConfiguration(t *testing.T) {
 	g.filters("stopped", []string{"10.0.0.1", "10.0.0.2"}, []string{"10.0.0.3"})
 
 	// To start by, it is refused as well.
-	write(t, g.config, "interfaces: [eth0]\nlist: {}\n")
+	must.Write(t, g.config, "interfaces: [eth0]\nlist: {}\n")
 	_, says := g.weir(1, "run", "--config", g.config)
 	g.says("weir run", says, g.config+":2:", "list", "lists")
 	g.filters("not started", []string{"10.0.0.1", "10.0.0.2"}, []string{"10.0.0.3"})

@@ -17,6 +17,7 @@ import (
 
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -211,11 +212,8 @@ func TestJournal(t *testing.T) {
 			}
 			g.filters("whole", three, []string{"10.1.0.4"})
 			d.kill()
-			b, err := os.ReadFile(g.journal())
-			if err != nil {
-				t.Fatal(err)
-			}
-			write(t, g.journal(), string(c.spoil(b)))
+			b := must.Read(t, g.journal())
+			must.Write(t, g.journal(), string(c.spoil(b)))
 			d = g.begin()
 			d.read = 0
 			d.wait(c.says, c.level, g.journal(), `"offset":`)
@@ -239,7 +237,7 @@ func TestNoJournal(t *testing.T) {
 	g.ask(0, "block", "10.1.0.1")
 	d.kill()
 	const rubbish = "this is no journal at all, whatever it is"
-	write(t, g.journal(), rubbish)
+	must.Write(t, g.journal(), rubbish)
 	d = g.run("weir")
 	d.start()
 	if code := d.end(); code != 1 {
@@ -307,13 +305,8 @@ func TestKilledWhileCompacting(t *testing.T) {
 
 	// What it would have come to write.
 	leased.Close()
-	begun, err := os.ReadFile(g.journal())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(next, begun[:10_000], 0o600); err != nil {
-		t.Fatal(err)
-	}
+	begun := must.Read(t, g.journal())
+	must.Write(t, next, begun[:10_000])
 	before, err := os.Stat(g.journal())
 	if err != nil {
 		t.Fatal(err)

@@ -33,6 +33,7 @@ import (
 	"weir/filter/packet"
 	"weir/tests/binary"
 	"weir/tests/lab"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -97,25 +98,18 @@ func (g *ground) yaml(more string) string {
 }
 
 // configure writes a configuration.
-func (g *ground) configure(more string) { g.t.Helper(); write(g.t, g.config, g.yaml(more)) }
+func (g *ground) configure(more string) { g.t.Helper(); must.Write(g.t, g.config, g.yaml(more)) }
 
 // file writes a file beside the configuration and returns its path. It is
 // renamed into place, as feeds require.
 func (g *ground) file(name, text string) string {
 	g.t.Helper()
 	path := filepath.Join(g.dir, name)
-	write(g.t, path+".new", text)
+	must.Write(g.t, path+".new", text)
 	if err := os.Rename(path+".new", path); err != nil {
 		g.t.Fatal(err)
 	}
 	return path
-}
-
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // anyCode is for a command that may succeed or fail.

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/seed"
 )
 
@@ -53,7 +54,7 @@ scans: [{key: src, distinct: ports, threshold: 64, memory: %dKiB}]
 `, feed, &more, 1024<<larger, 1024<<larger, 64<<larger, 64<<larger, 256<<larger))
 	}
 	halts := filepath.Join(g.dir, "halts")
-	arm := func(n int) { write(t, halts, strconv.Itoa(n)) }
+	arm := func(n int) { must.Write(t, halts, strconv.Itoa(n)) }
 	armed := func() int {
 		text, err := os.ReadFile(halts)
 		n, bad := strconv.Atoi(string(text))
@@ -191,9 +192,6 @@ func (g *ground) post(path string) error {
 
 // stopped reports whether a signal has stopped the process.
 func (d *daemon) stopped() bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.Process.Pid))
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	stat := must.Read(d.t, fmt.Sprintf("/proc/%d/stat", d.Process.Pid))
 	return bytes.HasPrefix(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" T"))
 }

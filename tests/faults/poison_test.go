@@ -3,11 +3,12 @@ package faults
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"weir/tests/must"
 )
 
 // far returns flows of 32 combinations and more of fields and prefix lengths, of
@@ -177,10 +178,7 @@ func TestAccept(t *testing.T) {
 	g.weir(0, "detach", "--all", "--pins", g.pins)
 	d = g.begin()
 	g.filters("wide, after a restart", []string{kept, left, "64.1.2.3"}, nil)
-	audit, err := os.ReadFile(filepath.Join(g.state, "audit.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	audit := must.Read(t, filepath.Join(g.state, "audit.log"))
 	g.says("the audit", string(audit), `"change":"accept","list":"feed"`, `"source":"socket"`, server.URL)
 	if n := strings.Count(string(audit), `"change":"accept"`); n != 2 {
 		t.Errorf("%d times accepted in the audit, not 2", n)

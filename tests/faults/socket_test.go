@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -61,7 +62,7 @@ func TestSocket(t *testing.T) {
 			return func() { l.Close() }
 		}},
 		{"a file is there", "exists and is not a socket: weir does not remove it", "is not a socket: name the one that weir listens on", func(g *ground) func() {
-			write(t, g.socket, "")
+			must.Write(t, g.socket, "")
 			return func() { os.Remove(g.socket) }
 		}},
 		{"a read-only directory", "read-only file system", "the daemon is not running", func(g *ground) func() {

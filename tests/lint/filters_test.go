@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"weir/tests/must"
 )
 
 var update = flag.Bool("update", false, "write filter/doc.go")
@@ -120,10 +122,7 @@ func TestMapOfFilters(t *testing.T) {
 // twins returns the C headers that a package's comment names.
 func twins(t *testing.T, dir string, files []string) []string {
 	for _, name := range files {
-		text, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Read(t, filepath.Join(dir, name))
 		if _, doc, ok := strings.Cut("\n"+string(text), "\n// Package "); ok {
 			doc, _, _ = strings.Cut(doc, "\npackage ")
 			headers := regexp.MustCompile(`bpf/\w+\.h`).FindAllString(doc, -1)

@@ -15,16 +15,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"weir/tests/must"
 )
 
 const root = "../.."
 
 func read(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Read(t, filepath.Join(root, name))
 	return string(text)
 }
 

@@ -1,11 +1,12 @@
 package lint
 
 import (
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"weir/tests/must"
 )
 
 // TestSuites looks for the tests that tests/kernels/suites names. After a test is renamed, its
@@ -32,10 +33,7 @@ func checkSuites(t *testing.T, suites string) {
 		}
 		var tests []string
 		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must.Read(t, file)
 			for _, m := range function.FindAllStringSubmatch(string(text), -1) {
 				tests = append(tests, m[1])
 			}

@@ -23,6 +23,7 @@ import (
 	"weir/loader/hooks"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/pins"
 	"weir/tests/seed"
 	"weir/tests/wait"
 )
@@ -207,7 +208,7 @@ func TestReplaceUnderLoad(t *testing.T) {
 		l := lab.New(t)
 		s := lists(addresses(0, sources), nil)
 		c := engine.Config{Mode: mode}
-		a, err := attachLoaded(pins(t), target(l.B), xdp, nil, build(t, s, c).Load)
+		a, err := pins.Attach(pins.New(t), target(l.B), xdp, nil, build(t, s, c).Load)
 		if err != nil {
 			t.Fatal(err)
 		}

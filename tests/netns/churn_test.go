@@ -21,6 +21,7 @@ import (
 	"weir/loader/netif"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -158,9 +159,7 @@ func TestChurnUnderLoad(t *testing.T) {
 				t.Fatal(err)
 			}
 		case 2:
-			if err := os.WriteFile(file+".new", []byte(mine.String()+fmt.Sprintln(address(3_000_000+n))), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Write(t, file+".new", mine.String()+fmt.Sprintln(address(3_000_000+n)))
 			if err := os.Rename(file+".new", file); err != nil { // noticed, or read below
 				t.Fatal(err)
 			}

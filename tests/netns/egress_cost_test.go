@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"weir/control/engine"
 	"weir/control/list"
 	"weir/control/stage/connections"
@@ -20,6 +18,7 @@ import (
 	"weir/loader/hooks"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/pins"
 	"weir/tests/timed"
 	"weir/tests/wait"
 )
@@ -92,9 +91,9 @@ func TestEgressCost(t *testing.T) {
 			g := build(t, lists, c.config)
 			to := target(l.A)
 			to.Out = true
-			d := pins(t)
+			d := pins.New(t)
 			filter := func() *loader.Attachment {
-				a, err := attachLoaded(d, to, hooks.TC, nil, g.Out().Load)
+				a, err := pins.Attach(d, to, hooks.TC, nil, g.Out().Load)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -116,10 +115,10 @@ func TestEgressCost(t *testing.T) {
 			}()
 			rate := func() (perSecond, perByte float64) {
 				time.Sleep(interval / 5) // until it is steady
-				began, from, spent := time.Now(), received.Load(), cpuTime(t)
+				began, from, spent := time.Now(), received.Load(), timed.Process(t)
 				time.Sleep(interval)
 				n := float64(received.Load() - from)
-				return n / time.Since(began).Seconds(), float64(cpuTime(t)-spent) / n
+				return n / time.Since(began).Seconds(), float64(timed.Process(t)-spent) / n
 			}
 			off := func(a *loader.Attachment) {
 				if err := errors.Join(a.Detach(), a.Close()); err != nil {
@@ -155,14 +154,4 @@ func TestEgressCost(t *testing.T) {
 			}
 		})
 	}
-}
-
-// cpuTime is the time that CPUs have spent on this process.
-func cpuTime(t *testing.T) time.Duration {
-	t.Helper()
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

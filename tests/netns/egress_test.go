@@ -32,16 +32,7 @@ func attachOut(t *testing.T, l *lab.Lab, listed ...key.Key) *loader.Attachment {
 	g := build(t, all, engine.Config{Outgoing: true})
 	to := target(l.A)
 	to.Out = true
-	a, err := attachLoaded(pins(t), to, hooks.TC, nil, g.Out().Load)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(a.Detach(), a.Close()); err != nil {
-			t.Error(err)
-		}
-	})
-	return a
+	return untilEnd(t, to, hooks.TC, g.Out().Load)
 }
 
 // pushTags attaches a program in front of others that gives outgoing packets a VLAN tag, as

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"weir/filter/verdict"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/must"
 )
 
 // pathMTU sends datagrams of size bytes that may not be fragmented, until the host knows of a
@@ -128,9 +128,7 @@ func TestFailsafeICMP(t *testing.T) {
 				}
 				for _, direction := range []engine.Direction{engine.Source, engine.Out} {
 					path := filepath.Join(t.TempDir(), "router.txt")
-					if err := os.WriteFile(path, fmt.Appendf(nil, "%v\n%v\n", first.IPv4, first.IPv6), 0o600); err != nil {
-						t.Fatal(err)
-					}
+					must.Write(t, path, fmt.Appendf(nil, "%v\n%v\n", first.IPv4, first.IPv6))
 					l, err := c.AddFile(path, config.Block)
 					if err != nil {
 						t.Fatal(err)

@@ -23,6 +23,7 @@ import (
 	"weir/loader/netif"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/pins"
 	"weir/tests/wait"
 )
 
@@ -114,15 +115,7 @@ func TestTagsInTunnel(t *testing.T) {
 	defer socket.Close()
 	eachTC(t, func(t *testing.T) {
 		g := build(t, lists([]key.Key{source(listed + "/32")}, nil), engine.Config{TC: true})
-		a, err := attachLoaded(pins(t), netif.Target{Netns: l.B.Netns, Iface: "tun7"}, hooks.TC, nil, g.Load)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() {
-			if err := errors.Join(a.Detach(), a.Close()); err != nil {
-				t.Error(err)
-			}
-		}()
+		a := untilEnd(t, netif.Target{Netns: l.B.Netns, Iface: "tun7"}, hooks.TC, g.Load)
 		const most = packet.MaxVLANTags
 		for tags := range byte(most + 1) {
 			for _, src := range []string{listed, remote} {
@@ -195,15 +188,15 @@ func testTunnel(t *testing.T, at lab.End, device carrier, iface, local, remote, 
 	out := lists([]key.Key{key.Destination(netip.PrefixFrom(netip.MustParseAddr(listed), netip.MustParseAddr(listed).BitLen()))}, nil)
 	out[0].Direction, out[0].Name = engine.Out, "out"
 	g := build(t, append(all, out[0]), engine.Config{TC: true, Outgoing: true})
-	if _, err := attachLoaded(pins(t), to, hooks.Generic, nil, g.Load); !errors.Is(err, kernelerr.ErrUnsupported) || !strings.Contains(err.Error(), "hook: tc") {
+	if _, err := pins.Attach(pins.New(t), to, hooks.Generic, nil, g.Load); !errors.Is(err, kernelerr.ErrUnsupported) || !strings.Contains(err.Error(), "hook: tc") {
 		t.Errorf("at XDP: %v", err)
 	}
-	in, err := attachLoaded(pins(t), to, hooks.TC, nil, g.Load)
+	in, err := pins.Attach(pins.New(t), to, hooks.TC, nil, g.Load)
 	if err != nil {
 		t.Fatal(err)
 	}
 	to.Out = true
-	o, err := attachLoaded(pins(t), to, hooks.TC, nil, g.Out().Load)
+	o, err := pins.Attach(pins.New(t), to, hooks.TC, nil, g.Out().Load)
 	if err != nil {
 		t.Fatal(err)
 	}

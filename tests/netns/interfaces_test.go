@@ -24,6 +24,7 @@ import (
 	"weir/loader/hooks"
 	"weir/loader/netif"
 	"weir/tests/lab"
+	"weir/tests/pins"
 	"weir/tests/wait"
 )
 
@@ -208,7 +209,7 @@ func testStacked(t *testing.T, d stacked) {
 	below, above := target(b), netif.Target{Netns: b.Netns, Iface: "above0"}
 	at := func(to netif.Target, hook hooks.Hook, g *engine.Generation) (l *loader.Attachment, detach func()) {
 		t.Helper()
-		l, err := attachLoaded(pins(t), to, hook, nil, g.Load)
+		l, err := pins.Attach(pins.New(t), to, hook, nil, g.Load)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -454,7 +455,7 @@ func TestContainer(t *testing.T) {
 		g := build(t, listed, engine.Config{TC: true})
 		var attached []*loader.Attachment
 		for _, e := range ends {
-			l, err := attachLoaded(pins(t), target(e), hook, nil, g.Load)
+			l, err := pins.Attach(pins.New(t), target(e), hook, nil, g.Load)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -26,6 +26,8 @@ import (
 	"weir/loader/hooks"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/must"
+	"weir/tests/pins"
 	"weir/tests/wait"
 )
 
@@ -36,9 +38,7 @@ var domainKey = icarus.Key([]byte("0123456789abcdef"))
 func startNode(t *testing.T, id int, g icarus.Geometry, drop bool, mode hooks.Hook, edges []string, ends ...lab.End) *filter {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(file, fmt.Appendf(nil, "%x", domainKey), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, file, fmt.Appendf(nil, "%x", domainKey))
 	c := configuration(t)
 	c.Loop = loop.Spec{
 		Node: id, Domain: 7, KeyFile: config.Path(file), Edges: edges, Size: g.Size, K: g.K, Confirm: g.Confirm,
@@ -387,7 +387,7 @@ func TestConfiguredNode(t *testing.T) {
 	a, router, b := lab.NewHost(t, "a"), lab.NewHost(t, "router"), lab.NewHost(t, "b")
 	from, edge := lab.Join(t, 1, 1500, a, "up", router, "edge0")
 	_, to := lab.Join(t, 2, 1600, router, "core0", b, "down")
-	dir, dirOfPins := t.TempDir(), pins(t)
+	dir, dirOfPins := t.TempDir(), pins.New(t)
 	write := func(name, text string, mode os.FileMode) string {
 		t.Helper()
 		path := filepath.Join(dir, name)

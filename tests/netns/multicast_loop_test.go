@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"weir/loader/hooks"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/wait"
 )
 
@@ -52,9 +52,7 @@ func newMulticastRing(t *testing.T) *multicastRing {
 func (r *multicastRing) start(t *testing.T, detects bool) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(file, fmt.Appendf(nil, "%x", domainKey), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, file, fmt.Appendf(nil, "%x", domainKey))
 	for i := range r.routers {
 		c := configuration(t)
 		ends := []lab.End{r.backwards[i], r.forwards[i]}

@@ -21,6 +21,7 @@ import (
 	"weir/loader"
 	"weir/loader/hooks"
 	"weir/tests/lab"
+	"weir/tests/pins"
 	"weir/tests/wait"
 )
 
@@ -444,7 +445,7 @@ func TestMulticastFalsePositives(t *testing.T) {
 	if there, err := m.Connect(kernel); err != nil || slices.Contains(there, false) {
 		t.Fatal(there, err)
 	}
-	a, err := attachLoaded(pins(t), target(r.B), hooks.Native, nil, kernel.Load)
+	a, err := pins.Attach(pins.New(t), target(r.B), hooks.Native, nil, kernel.Load)
 	if err != nil {
 		t.Fatal(err)
 	}

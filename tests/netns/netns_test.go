@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -25,46 +24,23 @@ import (
 	"weir/loader/hooks"
 	"weir/loader/netif"
 	"weir/tests/lab"
+	"weir/tests/must"
+	"weir/tests/pins"
 	"weir/tests/wait"
 )
 
-// pins is a directory of pins for one test, which must leave nothing in it.
-func pins(t *testing.T) loader.Pins {
-	t.Helper()
-	lab.Root(t)
-	dir, err := os.MkdirTemp("/sys/fs/bpf", "weir-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.Remove(dir); err != nil {
-			t.Errorf("pins are left: %v", err)
-			os.RemoveAll(dir)
-		}
-	})
-	return loader.Pins(dir)
-}
-
 func target(e lab.End) netif.Target { return netif.Target{Netns: e.Netns, Iface: e.Iface} }
-
-// attachLoaded attaches the program that load returns.
-func attachLoaded(d loader.Pins, to netif.Target, hook hooks.Hook, metadata []byte, load func(*loader.Stats) (*loader.Program, error)) (*loader.Attachment, error) {
-	p, err := d.Prepare(to, hook)
-	if err != nil {
-		return nil, err
-	}
-	defer p.Close()
-	program, err := load(p.Stats())
-	if err != nil {
-		return nil, err
-	}
-	return p.Attach(program, metadata)
-}
 
 // attachGeneration attaches a generation at the lab's end B until the test ends.
 func attachGeneration(t *testing.T, l *lab.Lab, mode hooks.Hook, g *engine.Generation) *loader.Attachment {
 	t.Helper()
-	a, err := attachLoaded(pins(t), target(l.B), mode, nil, g.Load)
+	return untilEnd(t, target(l.B), mode, g.Load)
+}
+
+// untilEnd attaches the program that load returns until the test ends.
+func untilEnd(t *testing.T, to netif.Target, hook hooks.Hook, load func(*loader.Stats) (*loader.Program, error)) *loader.Attachment {
+	t.Helper()
+	a, err := pins.Attach(pins.New(t), to, hook, nil, load)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +197,7 @@ func serve(t *testing.T, c *config.Config) *filter {
 func configuration(t *testing.T, on ...netif.Target) *config.Config {
 	t.Helper()
 	c := config.Default()
-	c.Pins, c.Keep, c.StateDir = pins(t), false, ""
+	c.Pins, c.Keep, c.StateDir = pins.New(t), false, ""
 	c.API.Socket = config.Path(filepath.Join(t.TempDir(), "weir.sock"))
 	for _, at := range on {
 		c.Interfaces = append(c.Interfaces, config.Interface{Name: at.Iface, Netns: at.Netns, Required: true})
@@ -233,9 +209,7 @@ func configuration(t *testing.T, on ...netif.Target) *config.Config {
 func addList(t *testing.T, c *config.Config, action config.Action, file, text string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), file)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, path, text)
 	if _, err := c.AddFile(path, action); err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ import (
 	"weir/control/engine"
 	"weir/control/observe/events"
 	"weir/control/quantity"
+	"weir/control/stage"
 	"weir/control/stage/police"
 	"weir/filter/key"
 	"weir/filter/sfb"
@@ -32,7 +33,9 @@ import (
 	"weir/loader/hooks"
 	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/offload"
+	"weir/tests/pins"
 	"weir/tests/timed"
 	"weir/tests/wait"
 )
@@ -153,8 +156,8 @@ func (n *bottleneck) police(t *testing.T, c sfb.Controller, rate float64) (a *lo
 		V4:     key.Shape{Fields: tuple, SrcBits: 32, DstBits: 32},
 		V6:     key.Shape{Fields: tuple | key.FieldV6, SrcBits: 128, DstBits: 128},
 	}
-	g := build(t, nil, engine.Config{Parts: []engine.Part{&police.Part{Interfaces: []police.Interface{{Limits: p}}}}})
-	a, err = attachLoaded(pins(t), target(n.in), hooks.Native, nil, g.Load)
+	g := build(t, nil, engine.Config{Parts: []engine.Part{&police.Part{Interfaces: []stage.At[*police.Limits]{{Is: p}}}}})
+	a, err = pins.Attach(pins.New(t), target(n.in), hooks.Native, nil, g.Load)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -449,10 +452,7 @@ func (n *bottleneck) blast(t *testing.T, i int, rate float64, ecn bool, done *at
 func (n *bottleneck) ecn(t *testing.T) (marked, wrong uint64) {
 	t.Helper()
 	n.B.In(t, func() {
-		text, err := os.ReadFile("/proc/thread-self/net/netstat")
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Read(t, "/proc/thread-self/net/netstat")
 		lines := strings.Split(string(text), "\n")
 		for i := 0; i+1 < len(lines); i++ {
 			names, values := strings.Fields(lines[i]), strings.Fields(lines[i+1])

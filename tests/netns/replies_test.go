@@ -26,6 +26,19 @@ import (
 	"weir/tests/wait"
 )
 
+// remembering returns a generation whose programs remember the connections that a host opens, and these.
+func remembering(t *testing.T) (connections.Known, *engine.Generation) {
+	t.Helper()
+	known, err := connections.NewKnown(1 << 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { known.Close() })
+	return known, build(t, nil, engine.Config{Outgoing: true, Shared: known.Shared, Parts: []engine.Part{&connections.RepliesPart{Replies: &conntrack.Replies{
+		Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
+	}}}})
+}
+
 // What a host forwards opens no connection of it, as what it sends itself does.
 func TestForwardedOpensNothing(t *testing.T) {
 	client, router, server := lab.NewHost(t, "client"), lab.NewHost(t, "router"), lab.NewHost(t, "server")
@@ -41,28 +54,13 @@ func TestForwardedOpensNothing(t *testing.T) {
 	}
 	defer listener.Close()
 
-	known, err := connections.NewKnown(1 << 10)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer known.Close()
-	g := build(t, nil, engine.Config{Outgoing: true, Shared: known.Shared, Parts: []engine.Part{&connections.RepliesPart{Replies: &conntrack.Replies{
-		Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
-	}}}})
+	known, g := remembering(t)
 	to := target(out)
 	to.Out = true
-	a, err := attachLoaded(pins(t), to, hooks.TC, nil, func(s *loader.Stats) (*loader.Program, error) {
+	a := untilEnd(t, to, hooks.TC, func(s *loader.Stats) (*loader.Program, error) {
 		s.For(to)
 		return g.Out().Load(s)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := errors.Join(a.Detach(), a.Close()); err != nil {
-			t.Error(err)
-		}
-	}()
 	connect := func(from lab.End) {
 		t.Helper()
 		var conn net.Conn
@@ -103,14 +101,7 @@ func TestForwardedOpensNothing(t *testing.T) {
 // may serve a peer from a port that hosts connect from, as WireGuard does at 51820.
 func TestTunnelIsNotConnected(t *testing.T) {
 	l := lab.New(t)
-	known, err := connections.NewKnown(1 << 10)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer known.Close()
-	g := build(t, nil, engine.Config{Outgoing: true, Shared: known.Shared, Parts: []engine.Part{&connections.RepliesPart{Replies: &conntrack.Replies{
-		Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
-	}}}})
+	known, g := remembering(t)
 	local, remote := l.B.IPv4, l.A.IPv4
 	for _, args := range []string{
 		fmt.Sprintf("link add vx0 type vxlan id 7 local %v remote %v dstport 4789 srcport 51820 51821 dev %s", local, remote, l.B.Iface),
@@ -124,15 +115,7 @@ func TestTunnelIsNotConnected(t *testing.T) {
 	}
 	to := target(l.B)
 	to.Out = true
-	a, err := attachLoaded(pins(t), to, hooks.TC, nil, g.Out().Load)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := errors.Join(a.Detach(), a.Close()); err != nil {
-			t.Error(err)
-		}
-	}()
+	untilEnd(t, to, hooks.TC, g.Out().Load)
 	// until returns when the connection expires whose ports these are.
 	until := func(ports string) (at uint64) {
 		t.Helper()
@@ -155,6 +138,7 @@ func TestTunnelIsNotConnected(t *testing.T) {
 		{remote.String() + ":9", "", true},
 	} {
 		var socket net.Conn
+		var err error
 		l.B.In(t, func() { socket, err = net.Dial("udp4", test.to) })
 		if err != nil {
 			t.Fatal(err)
@@ -193,29 +177,15 @@ func TestPortsOfNamespace(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	known, err := connections.NewKnown(1 << 10)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer known.Close()
-	g := build(t, nil, engine.Config{Outgoing: true, Shared: known.Shared, Parts: []engine.Part{&connections.RepliesPart{Replies: &conntrack.Replies{
-		Opening: time.Minute, Established: time.Hour, UDP: time.Minute, Ephemeral: 32768,
-	}}}})
+	known, g := remembering(t)
 	to := target(l.B)
 	to.Out = true
-	a, err := attachLoaded(pins(t), to, hooks.TC, nil, func(s *loader.Stats) (*loader.Program, error) {
+	untilEnd(t, to, hooks.TC, func(s *loader.Stats) (*loader.Program, error) {
 		s.For(to)
 		return g.Out().Load(s)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := errors.Join(a.Detach(), a.Close()); err != nil {
-			t.Error(err)
-		}
-	}()
 	for _, from := range []int{19999, 25000} {
+		var err error
 		l.B.In(t, func() {
 			var c net.Conn
 			if c, err = net.DialUDP("udp4", &net.UDPAddr{Port: from}, &net.UDPAddr{IP: l.A.IPv4.AsSlice(), Port: 9}); err == nil {

@@ -14,6 +14,7 @@ import (
 	"weir/filter/packet"
 	"weir/loader/hooks"
 	"weir/tests/lab"
+	"weir/tests/pins"
 )
 
 // The kernel removes any number of priority tags and passes the rest to
@@ -60,7 +61,7 @@ func TestPriorityTags(t *testing.T) {
 	}
 	listed := lists([]key.Key{source(from.IPv4.String() + "/32")}, nil)
 	for _, mode := range []hooks.Hook{hooks.Native, hooks.Generic, hooks.TC} {
-		a, err := attachLoaded(pins(t), target(to), mode, nil, build(t, listed, engine.Config{TC: true}).Load)
+		a, err := pins.Attach(pins.New(t), target(to), mode, nil, build(t, listed, engine.Config{TC: true}).Load)
 		if err != nil {
 			t.Fatal(err)
 		}

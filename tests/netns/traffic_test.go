@@ -23,6 +23,7 @@ import (
 	"weir/loader/hooks"
 	"weir/loader/kernelerr"
 	"weir/tests/lab"
+	"weir/tests/pins"
 )
 
 // The list: for each family a network, an address in an allowed network, and a
@@ -172,7 +173,7 @@ func TestTraffic(t *testing.T) {
 						t.Fatalf("%s does not come through without a filter", all[i].name)
 					}
 				}
-				a, err := attachLoaded(pins(t), target(w.B), mode, nil, build(t, lists(block, allow), c).Load)
+				a, err := pins.Attach(pins.New(t), target(w.B), mode, nil, build(t, lists(block, allow), c).Load)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -303,9 +304,9 @@ func TestForeignProgram(t *testing.T) {
 			}
 			defer foreign.Close()
 			g := build(t, lists(block, nil), engine.Config{})
-			p := pins(t)
+			p := pins.New(t)
 			for range 2 {
-				if a, err := attachLoaded(p, target(l.B), mode, nil, g.Load); !errors.Is(err, kernelerr.ErrForeign) {
+				if a, err := pins.Attach(p, target(l.B), mode, nil, g.Load); !errors.Is(err, kernelerr.ErrForeign) {
 					t.Fatalf("attached %v, error %v", a, err)
 				}
 			}

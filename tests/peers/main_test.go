@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"weir/tests/bench/measure"
+	"weir/tests/must"
 )
 
 const docs = "../../docs"
@@ -35,10 +36,7 @@ func TestPage(t *testing.T) {
 	}
 	same(t, filepath.Join(docs, pageFile), want)
 	for _, f := range figures {
-		want, err := os.ReadFile(filepath.Join(dir, f.File))
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := must.Read(t, filepath.Join(dir, f.File))
 		same(t, filepath.Join(docs, directory, f.File), want)
 	}
 }

@@ -1,10 +1,13 @@
-// Package timed marks tests that measure.
+// Package timed marks tests that measure, and measures for them.
 package timed
 
 import (
 	"os"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Alone marks a test that measures times, rates or memory, and so measures what runs beside it,
@@ -34,4 +37,15 @@ func emulated(processors string) bool {
 		}
 	}
 	return false
+}
+
+// Process returns the processor time of this process, which depends less than that of a clock on
+// what else the machine does.
+func Process(t testing.TB) time.Duration {
+	t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &now); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(now.Nano())
 }

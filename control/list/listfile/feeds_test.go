@@ -15,6 +15,7 @@ import (
 
 	"weir/tests/data"
 	"weir/tests/long"
+	"weir/tests/must"
 )
 
 // feed returns the path of a file of the data directory.
@@ -167,9 +168,7 @@ func TestRealRanges(t *testing.T) {
 				list.WriteString(f[0] + "-" + f[1] + " " + strings.ReplaceAll(f[2], "#", "") + "\n")
 			}
 			path := filepath.Join(t.TempDir(), "list")
-			if err := os.WriteFile(path, []byte(list.String()), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.Write(t, path, list.String())
 			_, r, err := Load(path, Options{MaxBad: -1})
 			if err != nil || r.Good != want {
 				t.Fatalf("%+v, %v", r, err)

@@ -24,6 +24,7 @@ import (
 	"weir/control/list"
 	"weir/filter/key"
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/seed"
 )
 
@@ -640,9 +641,7 @@ func scanFile(path string, o Options) iter.Seq2[Line, error] {
 func TestScan(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "list.gz")
 	text := "# head\n192.0.2.1\r\nnonsense\n192.0.2.5-192.0.2.6 remark\n\nudp *:* > *:53"
-	if err := os.WriteFile(path, zipped(t, "gzip", []byte(text)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, path, zipped(t, "gzip", []byte(text)))
 	var got []string
 	for l, err := range scanFile(path, Options{}) {
 		if err != nil {
@@ -666,9 +665,7 @@ func TestScan(t *testing.T) {
 func TestProgress(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "list")
 	text := bytes.Repeat([]byte("192.0.2.1\n"), 200_000)
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Write(t, path, text)
 	var last int64
 	calls := 0
 	_, _, err := Load(path, Options{Progress: func(done, total int64) {
