@@ -519,10 +519,10 @@ func (f *Feed) receive(w *listfile.Work, s *source, b *body, to io.Writer) (*con
 			return nil, err
 		}
 		in := &input{r: src, left: &left, to: to, progress: f.Progress, work: w, html: b.html}
-		f.Progress.begin(p.name, sizeOf(src))
 		before := left
 		o := f.options(max(most-all.Weight(), 1))
-		o.Work, o.ToEnd = w, b.known
+		o.Work, o.ToEnd, o.Size = w, b.known, sizeOf(src)
+		f.Progress.begin(p.name, o.Size)
 		if s.URL != "" && !b.known {
 			o.MaxLines = max(maxURLLines-lines, 1)
 		}

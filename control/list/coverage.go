@@ -55,8 +55,8 @@ func sideCoverage[P Prefix[P]](prefixes Sorted[P]) (sum float64) {
 	var last P
 	covered := false
 	for p := range prefixes.All() {
-		// Prefixes come behind those that cover them.
-		if !covered || p.Bits() < last.Bits() || p.Cut(last.Bits()) != last {
+		// Prefixes come behind those that cover them, and no two are equal.
+		if !covered || p.Bits() <= last.Bits() || p.Cut(last.Bits()) != last {
 			sum, last, covered = sum+Share(p.Prefix()), p, true
 		}
 	}
@@ -95,9 +95,13 @@ var allocated = netip.MustParsePrefix("2000::/3")
 func Share(p netip.Prefix) float64 {
 	switch {
 	case p.Addr().Is4():
-		return math.Ldexp(1, -p.Bits())
+		return part(p.Bits())
 	case !p.Overlaps(allocated):
 		return 0
 	}
-	return math.Ldexp(1, -max(0, p.Bits()-allocated.Bits()))
+	return part(max(0, p.Bits()-allocated.Bits()))
 }
+
+// part returns 2^-bits, of up to 1,022 bits. Lists of millions are asked with each update: [math.Ldexp] takes longer
+// than the rest.
+func part(bits int) float64 { return math.Float64frombits(uint64(1023-bits) << 52) }

@@ -106,6 +106,9 @@ type Options struct {
 	// Work, unless nil, is the work of which reading is a part.
 	Work *Work
 
+	// Size is the size of a stream in bytes, 0 if unknown. It is no bound: memory for the entries is planned by it.
+	Size int64
+
 	// Progress, unless nil, is called from time to time by the goroutine that
 	// called Load or Parse, with the bytes read (before decompression) and the
 	// file's size in bytes, 0 if unknown.
@@ -233,7 +236,7 @@ func Load(path string, o Options) (list.Entries, Report, error) {
 // Parse is like [Load], for a stream, which it reads to its end; name is used
 // in reports and errors.
 func Parse(name string, r io.Reader, o Options) (list.Entries, Report, error) {
-	return collect(name, r, 0, o, maxWorkers(), chunkLen)
+	return collect(name, r, o.Size, o, maxWorkers(), chunkLen)
 }
 
 // ParseEntry parses one line of a list. It fails on a blank line and on a
