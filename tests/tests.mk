@@ -31,20 +31,20 @@ test: setup check ## show that weir works on this machine (as root: without it, 
 test-long: export GOWORK := $(WORK)
 test-long: export WEIR_LONG := 1
 test-long: setup check ## run the tests that make test leaves out for their time, and the full sizes of others
-	@$(call gotest,-binaries dist/binaries -marked $(LONG) -unmarked $(ALONE)) -count=1 \
-		$(call packages_at_once,4) -parallel 4 -timeout 30m $(LONGEST) $(call packages,$(LONG))
+	@$(COLLECT) $(call gotest,-binaries dist/binaries -marked $(LONG) -unmarked $(ALONE)) -count=1 \
+		$(call packages_at_once,4) -parallel 4 -timeout 80m $(LONGEST) $(call packages,$(LONG))
 
 .PHONY: test-alone
 test-alone: export GOWORK := $(WORK)
 test-alone: export WEIR_LONG := 1
 test-alone: setup check ## run the tests that measure, one after another
-	@$(call gotest,-binaries dist/binaries -marked $(ALONE)) -count=1 -p 1 -timeout 20m $(call packages,$(ALONE))
+	@$(call gotest,-binaries dist/binaries -marked $(ALONE)) -count=1 -p 1 -timeout 40m $(call packages,$(ALONE))
 
 .PHONY: test-programs
 test-programs: export GOWORK := $(WORK)
 test-programs: setup check ## run the tests that need programs of other projects, such as a browser
 	@$(call gotest,-binaries dist/binaries -marked $(TOOLS) -unmarked $(LONG)$(comma)$(ALONE)) -count=1 \
-		$(call packages_at_once,2) -timeout 20m $(call packages,$(TOOLS))
+		$(call packages_at_once,2) -timeout 40m $(call packages,$(TOOLS))
 	@$(call gotest,-binaries dist/binaries -unmarked $(TOOLS)$(comma)$(LONG)$(comma)$(ALONE)) -count=1 -timeout 20m $(MODULES)
 
 .PHONY: test-times
@@ -68,7 +68,7 @@ READERS       := ^(TestConcurrent|TestReaders|TestRenewBesideReaders|TestTableRe
 test-race: export CGO_ENABLED := 1
 test-race: setup check ## run the tests of packages with goroutines under the race detector (needs gcc; as root)
 	@$(GOTEST) -race -count=1 -timeout 20m -run '$(READERS)' $(RACED_READERS)
-	@$(COLLECT) $(call gotest,-unmarked $(ALONE)$(comma)$(TOOLS)) -race -count=1 $(call packages_at_once,2) -parallel 6 -timeout 20m \
+	@$(COLLECT) $(call gotest,-unmarked $(ALONE)$(comma)$(TOOLS)) -race -count=1 $(call packages_at_once,2) -parallel 6 -timeout 40m \
 		./control/daemon ./control/fleet/hub $(RACED)
 
 .PHONY: mutants
