@@ -2,7 +2,6 @@ package main
 
 import (
 	"archive/tar"
-	"bytes"
 	"compress/gzip"
 	"encoding/json"
 	"errors"
@@ -54,7 +53,7 @@ to a new file that only its owner may read; -, to standard output. It has
 secrets, as the directory of keys does: who has it can be the fleet's hub.
 
 What is not in it: hub.yaml, files that lists are read from, tokens of weir-hub
-token, and the broker's stream, which the hub makes anew.`,
+token and operator, and the broker's stream, which the hub makes anew.`,
 		Example: "  weir-hub backup /root/hub.tar.gz\n  weir-hub backup - | ssh backup@vault 'umask 077; cat >hub.tar.gz'",
 		Args:    exactly("FILE"),
 	}
@@ -90,6 +89,12 @@ token, and the broker's stream, which the hub makes anew.`,
 func notState(name string) bool {
 	return name == brokerDir || name == restoring || name == "lost+found"
 }
+
+// backups makes backups for standbys.
+type backups struct{ of *config.Hub }
+
+// Backup implements [hub.Backup].
+func (b backups) Backup(to io.Writer) error { return backup(to, b.of) }
 
 // backup writes a backup.
 func backup(to io.Writer, h *config.Hub) error {
@@ -230,9 +235,9 @@ their present credentials stay valid. The hub warns of each node that connects
 with credentials that it does not know; weir hub revoke NODE --user KEY cuts
 that node off.
 
-When the hub starts, it compares what nodes have with what it has, and brings
-them to that within seconds. Manual entries since the backup are lost: weir
-fleet audit has those before.`,
+When the hub starts, it compares what nodes have with what it has. It takes
+manual entries since the backup back from the nodes, and weir fleet lost shows
+what it cannot take back.`,
 		Example: "  systemctl stop weir-hub\n  mv /var/lib/weir-hub /var/lib/weir-hub.old\n  weir-hub restore /root/hub.tar.gz\n  systemctl start weir-hub",
 		Args:    exactly("FILE"),
 	}
@@ -394,6 +399,24 @@ func ownedAs(keys, state string) error {
 
 // unpack unpacks a backup to a directory.
 func unpack(from io.Reader, dir string) (made time.Time, err error) {
+	return readBackup(from, func(h *tar.Header, text io.Reader) error {
+		name := filepath.Join(dir, h.Name)
+		if h.Typeflag == tar.TypeDir {
+			return durable.MkdirAll(name)
+		}
+		if err := durable.MkdirAll(filepath.Dir(name)); err != nil {
+			return err
+		}
+		all, err := io.ReadAll(text)
+		if err != nil {
+			return err
+		}
+		return durable.WriteFile(name, all)
+	})
+}
+
+// readBackup calls fn for each directory and file of a backup, and returns when that was made.
+func readBackup(from io.Reader, fn func(*tar.Header, io.Reader) error) (made time.Time, err error) {
 	z, err := gzip.NewReader(from)
 	if err != nil {
 		return made, err
@@ -427,21 +450,7 @@ func unpack(from io.Reader, dir string) (made time.Time, err error) {
 		if !filepath.IsLocal(h.Name) || h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeDir || below != keysPrefix && below != statePrefix {
 			return made, fmt.Errorf("it has a file %q", h.Name)
 		}
-		name := filepath.Join(dir, h.Name)
-		if h.Typeflag == tar.TypeDir {
-			if err := durable.MkdirAll(name); err != nil {
-				return made, err
-			}
-			continue
-		}
-		if err := durable.MkdirAll(filepath.Dir(name)); err != nil {
-			return made, err
-		}
-		var text bytes.Buffer
-		if _, err := io.Copy(&text, t); err != nil {
-			return made, err
-		}
-		if err := durable.WriteFile(name, text.Bytes()); err != nil {
+		if err := fn(h, t); err != nil {
 			return made, err
 		}
 	}

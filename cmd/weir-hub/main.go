@@ -116,7 +116,7 @@ Exit codes: 0 done, 1 failed, 2 wrong command line.`,
 	root.SetVersionTemplate("weir-hub {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newInit(), newToken(), newOperator(), newEnroll(), newRevoke(), newForget(), newLabel(), newNodes(), newCluster(), newSite(), newRelay(), newBackup(), newRestore(), newCheck(), newRun(), newShare())
+	root.AddCommand(newInit(), newToken(), newOperator(), newEnroll(), newRevoke(), newForget(), newLabel(), newNodes(), newCluster(), newSite(), newRelay(), newBackup(), newRestore(), newFollow(), newCheck(), newRun(), newShare())
 	root.InitDefaultHelpCmd()
 	for _, c := range root.Commands() {
 		if c.Name() == "help" {
@@ -504,6 +504,7 @@ func run(ctx context.Context, file string, c *config.Hub, a *authority.Authority
 	h, err := hub.Open(hub.Options{
 		Config: c, Authority: a, Broker: servers, Log: log, Version: version,
 		Reader: config.HubFile(file), Process: p, Listeners: problems,
+		Backup: backups{c},
 	})
 	if err != nil {
 		return err

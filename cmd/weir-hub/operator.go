@@ -23,7 +23,8 @@ where hosts join: join in its configuration. The audit names the operator. The
 hub keeps no secret of a token.
 
 Roles: read sees everything, and asks nodes; block also changes manual entries
-and what is dropped of floods; publish does everything else that weir fleet does.`,
+and what is dropped of floods; publish does everything else that weir fleet does;
+standby copies the hub's keys and state, and so can be the hub: weir-hub follow.`,
 		Example: `  weir-hub operator create alice --role block
   weir-hub operator list`,
 		Args: noCommand,

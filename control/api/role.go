@@ -10,16 +10,19 @@ import (
 const (
 	RoleRead    = "read"    // see, and ask nodes
 	RoleBlock   = "block"   // change manual entries, and what is dropped of floods
-	RolePublish = "publish" // the rest: rollouts, sources, trials, the configuration, and another hub's rule
+	RolePublish = "publish" // the rest of weir fleet: rollouts, sources, trials, the configuration, and another hub's rule
+	RoleStandby = "standby" // copy the keys and the state: who has them can be the hub
 )
 
 // Roles are the roles, the least first.
-var Roles = []string{RoleRead, RoleBlock, RolePublish}
+var Roles = []string{RoleRead, RoleBlock, RolePublish, RoleStandby}
 
 // RoleFor returns the least role that may send a request.
 func RoleFor(method, path string) string {
 	flushes := strings.HasPrefix(path, ListsPath+"/") && strings.HasSuffix(path, "/flush")
 	switch {
+	case path == BackupPath:
+		return RoleStandby
 	case method == http.MethodGet, method == http.MethodHead, path == FleetTracePath:
 		return RoleRead
 	case path == EntriesPath, path == FleetFloodsPath, flushes:

@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"net/http"
 
 	"weir/control/api"
@@ -25,6 +27,19 @@ func (c *Client) FleetLost(ctx context.Context) (*api.FleetLost, error) {
 // TakeOver makes a hub rule the nodes, and not another one with the same keys.
 func (c *Client) TakeOver(ctx context.Context) (*api.FleetTakenOver, error) {
 	return Ask[api.FleetTakenOver](ctx, c, http.MethodPost, api.TakeOverPath, nil)
+}
+
+// Backup copies the keys and the state of a hub, in the form of weir-hub backup, for a standby.
+func (c *Client) Backup(ctx context.Context, to io.Writer) error {
+	r, err := c.send(ctx, http.MethodGet, api.BackupPath, nil)
+	if err != nil {
+		return err
+	}
+	defer r.Body.Close()
+	if _, err := io.Copy(to, r.Body); err != nil {
+		return fmt.Errorf("copy from the hub at %s: %w", c.path, err)
+	}
+	return nil
 }
 
 // ChangeFleet is Change for a hub.

@@ -10,6 +10,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"sync"
@@ -46,6 +47,8 @@ type Options struct {
 
 	Listeners Listeners // nil: whether they fail is unknown
 
+	Backup Backup // for standbys; nil: there are none
+
 	Now func() time.Time // numbers catalogs and epochs; nil: [time.Now]
 }
 
@@ -54,6 +57,9 @@ type Listeners interface {
 	// All returns a line for each that fails.
 	All() []string
 }
+
+// Backup writes the keys and the state of a hub.
+type Backup interface{ Backup(io.Writer) error }
 
 // Hub is a hub. Its methods are safe for concurrent use.
 type Hub struct {

@@ -25,6 +25,7 @@ import (
 
 const (
 	bodyTimeout = 10 * time.Second // of a request
+	copyTimeout = 10 * time.Minute // of keys and state
 
 	// Handshakes take time of the processor that nodes need.
 	maxHandshakes = 100 // a second
@@ -46,12 +47,16 @@ type Joins struct {
 	mu      sync.Mutex
 	minute  time.Time // when refused began
 	refused map[netip.Prefix]int
-	busy    map[netip.Prefix]int // requests under way
+	busy    map[netip.Prefix]int  // requests under way
+	copies  map[string]netip.Addr // where a standby, by its token, copied to last
+
+	copying sync.Mutex // of the keys and the state, once at a time
 }
 
 // Joins returns what lets hosts join, over TLS.
 func (h *Hub) Joins(secure *tls.Config) *Joins {
-	return &Joins{hub: h, api: server.HubHandler(h), secure: secure, handshakes: rate.NewLimiter(maxHandshakes, maxHandshakes), busy: make(map[netip.Prefix]int)}
+	return &Joins{hub: h, api: server.HubHandler(h), secure: secure, handshakes: rate.NewLimiter(maxHandshakes, maxHandshakes), busy: make(map[netip.Prefix]int),
+		copies: make(map[string]netip.Addr)}
 }
 
 // Secure returns a listener for TLS on another one.
@@ -174,7 +179,33 @@ func (j *Joins) operate(w http.ResponseWriter, q *http.Request, from netip.Addr,
 		fail(status, err.Error())
 		return
 	}
+	if q.URL.Path == api.BackupPath {
+		j.copy(w, o, from)
+		return
+	}
 	j.api.ServeHTTP(w, server.AsOperator(q, o.Name))
+}
+
+// copy sends a standby the keys and the state. The socket does not: who may use it may not read the keys.
+func (j *Joins) copy(w http.ResponseWriter, o authority.Operator, from netip.Addr) {
+	if j.hub.o.Backup == nil || !j.copying.TryLock() {
+		http.Error(w, `{"error": "another copy is under way"}`, http.StatusServiceUnavailable)
+		return
+	}
+	defer j.copying.Unlock()
+	j.mu.Lock()
+	known := j.copies[o.ID] == from
+	j.copies[o.ID] = from
+	j.mu.Unlock()
+	if !known { // else a line each minute
+		j.hub.audit.Record(audit.Record{Change: audit.Copy, Entries: 1, Changed: 1, Source: api.ByOperator(o.Name), Reason: "from " + from.String()})
+	}
+	w.Header().Set("Content-Type", "application/gzip")
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(copyTimeout)) // or else the server's own
+	if err := j.hub.o.Backup.Backup(w); err != nil {
+		j.hub.o.Log.Error("a copy for operator "+o.Name+" has failed: "+err.Error(), "from", from)
+		panic(http.ErrAbortHandler) // so that it is not taken for whole
+	}
 }
 
 // grant grants what a host asks for that has a token, or is a node and renews what it has.

@@ -2,6 +2,8 @@ package hub
 
 import (
 	"encoding/json"
+	"errors"
+	"io"
 	"net/http"
 	"net/url"
 	"path/filepath"
@@ -163,4 +165,36 @@ func TestOperatorRefused(t *testing.T) {
 		_ = json.NewDecoder(r.Body).Decode(&body)
 		t.Errorf("without a token: %s, %v", r.Status, body)
 	}
+}
+
+// A standby does not take a copy for whole that the hub could not end, and is not let in while another one copies.
+func TestCopyBroken(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	f.start("")
+	begun, end := make(chan struct{}), make(chan struct{})
+	f.hub.o.Backup = brokenBackup{begun, end}
+	at, ctx := f.joins(t, lab.FreeAddress(t)), t.Context()
+	spare := by(t, at, f.operator("spare", api.RoleStandby, time.Hour))
+	first := make(chan error)
+	go func() { first <- spare.Backup(ctx, io.Discard) }()
+	<-begun
+	if err := spare.Backup(ctx, io.Discard); err == nil || !strings.Contains(err.Error(), "another copy is under way") {
+		t.Errorf("beside another copy: %v", err)
+	}
+	close(end)
+	if err := <-first; err == nil {
+		t.Error("half of a copy is taken for whole")
+	}
+}
+
+// brokenBackup writes a part of a backup, and fails at the end.
+type brokenBackup struct{ begun, end chan struct{} }
+
+// Backup implements [Backup].
+func (b brokenBackup) Backup(to io.Writer) error {
+	_, _ = io.WriteString(to, "the first half")
+	close(b.begun)
+	<-b.end
+	return errors.New("its disk is broken")
 }
