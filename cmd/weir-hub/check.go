@@ -4,14 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"weir/cmd/terminal"
 	"weir/control/config"
 	"weir/control/fleet/authority"
+	"weir/control/fleet/hub"
 )
 
 func newCheck() *cobra.Command {
@@ -61,7 +60,7 @@ Errors have file, line and column.`,
 			}
 			if a, err := authority.Open(string(h.Keys)); err == nil { // who may not read the keys may check
 				members, _ := a.Members() // none: nor may they be read
-				for _, text := range emptyWaves(h, members) {
+				for _, text := range hub.EmptyWaves(h, members) {
 					fmt.Fprintln(c.ErrOrStderr(), "warning:", text)
 				}
 			}
@@ -88,29 +87,4 @@ type configError struct {
 	Column int    `json:"column"`
 	Path   string `json:"path"`
 	Error  string `json:"error"`
-}
-
-// emptyWaves returns a line for each wave, and for each list with labels, that has no enrolled node.
-func emptyWaves(h *config.Hub, members map[string]authority.Member) (all []string) {
-	labels := make(map[string]bool)
-	for _, m := range members {
-		for _, l := range m.Labels {
-			labels[l] = labels[l] || m.Revoked.IsZero()
-		}
-	}
-	for _, l := range h.Lists {
-		if len(l.Labels) > 0 && !slices.ContainsFunc(l.Labels, func(label string) bool { return labels[label] }) {
-			all = append(all, fmt.Sprintf("list %s: no node with label %s is enrolled: none has the list", l.Name, strings.Join(l.Labels, " or ")))
-		}
-		r := h.RolloutOf(l)
-		if r == nil {
-			continue
-		}
-		for i, w := range r.Waves {
-			if len(w.Labels) > 0 && !slices.ContainsFunc(w.Labels, func(label string) bool { return labels[label] }) {
-				all = append(all, fmt.Sprintf("list %s: no node with label %s is enrolled: its changes do not go beyond wave %d", l.Name, strings.Join(w.Labels, " or "), i+1))
-			}
-		}
-	}
-	return all
 }

@@ -11,6 +11,7 @@ import (
 	"weir/cmd/terminal"
 	"weir/control/config"
 	"weir/control/fleet/authority"
+	"weir/control/fleet/hub"
 )
 
 func newLabel() *cobra.Command {
@@ -89,9 +90,9 @@ nodes.`,
 
 // fillsWaves returns which wave of rollouts a change of the members would leave without nodes.
 func fillsWaves(h *config.Hub, members map[string]authority.Member, change func(map[string]authority.Member)) error {
-	before := emptyWaves(h, members)
+	before := hub.EmptyWaves(h, members)
 	change(members)
-	for _, text := range emptyWaves(h, members) {
+	for _, text := range hub.EmptyWaves(h, members) {
 		if !slices.Contains(before, text) {
 			return usageError{fmt.Errorf("after this, %s: enroll or label another node first, or add --yes", text)}
 		}

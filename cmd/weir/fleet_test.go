@@ -31,6 +31,8 @@ type hubOf struct {
 	lost   api.FleetLost
 	floods func(api.FleetFloodsChange) (api.FleetFloodsChanged, error)
 
+	planned  api.FleetPlanQuestion
+	plan     api.FleetPlan
 	reloaded api.FleetReloaded
 	failure  error
 }
@@ -65,6 +67,11 @@ func (h *hubOf) EndConsole(context.Context) (api.ConsoleEnded, error) {
 }
 
 func (h *hubOf) Audit(limit int) []api.AuditRecord { return h.audit[:min(len(h.audit), limit)] }
+
+func (h *hubOf) Plan(_ context.Context, q api.FleetPlanQuestion) (api.FleetPlan, error) {
+	h.planned = q
+	return h.plan, h.failure
+}
 
 func (h *hubOf) Lost(context.Context) (api.FleetLost, error) { return h.lost, nil }
 
@@ -382,5 +389,32 @@ func TestFleetEntries(t *testing.T) {
 	h.answer.Enforcing = 7
 	if code, out, _ := weir(t, "", "fleet", "flush", "--socket", socket, "block"); code != exitUnpublished || !strings.Contains(out, "in effect on 7 of 8 nodes") {
 		t.Errorf("%d, %s", code, out)
+	}
+}
+
+func TestFleetPlan(t *testing.T) {
+	h := &hubOf{plan: api.FleetPlan{Changes: []string{"lists.web: removed"}, Lists: []api.PlannedList{
+		{Name: "new", After: &api.PlannedNodes{Nodes: 8, Waves: []api.PlannedWave{{Labels: []string{"canary"}, Mode: "rehearse", Nodes: 1}}}, Gain: []string{"a"}},
+		{Name: "drop", Before: &api.PlannedNodes{Nodes: 8}, After: &api.PlannedNodes{Nodes: 7}, Entries: 12, Lose: []string{"b"}},
+		{Name: "web", Before: &api.PlannedNodes{Nodes: 2}, Entries: 3, Lose: []string{"a", "b"}},
+	}, Warnings: []string{"none has the list"}}}
+	socket := serveHub(t, h)
+	const want = `lists.web: removed
+list new: new, on 8 nodes, once its sources are read; wave 1: rehearse on 1 node with canary; then all
+list drop: on 7 nodes instead of 8, 12 entries; no longer on b
+list web: removed from 2 nodes, with 3 entries
+`
+	if code, out, log := weir(t, "lists: {}\n", "fleet", "plan", "-", "--socket", socket); code != exitOK || out != want || !strings.Contains(log, "warning: none has the list") {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	if h.planned.Text != "lists: {}\n" {
+		t.Errorf("the hub was asked for %+v", h.planned)
+	}
+	h.plan = api.FleetPlan{Changes: []string{"servers[1]: added"}, Restart: []string{"servers[1]: added"}}
+	if code, out, log := weir(t, "", "fleet", "plan", "--socket", socket); code != exitFailure || !strings.Contains(out, "needs a restart: servers[1]: added\n") || !strings.Contains(log, "would refuse") {
+		t.Errorf("exit code %d\n%s%s", code, out, log)
+	}
+	if code, _, log := weir(t, "", "fleet", "plan", "/absent.yaml", "--socket", socket); code != exitFailure || !strings.Contains(log, "/absent.yaml") {
+		t.Errorf("exit code %d: %s", code, log)
 	}
 }

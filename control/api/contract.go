@@ -45,6 +45,7 @@ const (
 	RolloutsPath     = "/v1/fleet/rollouts"
 	TakeOverPath     = "/v1/fleet/take-over"
 	LostPath         = "/v1/fleet/lost"
+	PlanPath         = "/v1/fleet/plan"
 	BackupPath       = "/v1/fleet/backup" // where hosts join, and not at the socket
 )
 

@@ -14,6 +14,46 @@ type FleetReloaded struct {
 	Published bool     `json:"published"` // false: nodes get it once the broker can be reached, and a hub of an older state has asked nodes
 }
 
+// MaxPlan bounds a configuration that is planned, in bytes.
+const MaxPlan = 1 << 20
+
+// FleetPlanQuestion asks what a reload would change: POST /v1/fleet/plan of a hub.
+type FleetPlanQuestion struct {
+	File string `json:"file,omitempty"` // its name in errors
+	Text string `json:"text,omitempty"` // of another configuration; "": of that which a reload reads
+}
+
+// FleetPlan is what a reload would change, and for which nodes.
+type FleetPlan struct {
+	Changes  []string      `json:"changes"`  // a line for each, as of a reload
+	Restart  []string      `json:"restart"`  // those of them that need a restart: a reload refuses all
+	Lists    []PlannedList `json:"lists"`    // that would be added, changed or removed
+	Warnings []string      `json:"warnings"` // waves and lists without a node
+}
+
+// PlannedList is a list before and after a reload.
+type PlannedList struct {
+	Name    string        `json:"name"`
+	Before  *PlannedNodes `json:"before,omitempty"` // nil: there is no such list
+	After   *PlannedNodes `json:"after,omitempty"`  // nil: it is removed
+	Entries int           `json:"entries"`          // that it has now; its sources are read after a reload
+	Gain    []string      `json:"gain"`             // nodes that get the list
+	Lose    []string      `json:"lose"`             // nodes that drop it
+}
+
+// PlannedNodes counts the nodes of a list, all and those of each wave, by the labels of enrolled nodes.
+type PlannedNodes struct {
+	Nodes int           `json:"nodes"`
+	Waves []PlannedWave `json:"waves"` // of changes by its sources; none: they reach all nodes at once
+}
+
+// PlannedWave is a wave of a list.
+type PlannedWave struct {
+	Labels []string `json:"labels"`
+	Mode   string   `json:"mode"`
+	Nodes  int      `json:"nodes"`
+}
+
 // FleetReload is an attempt to reload the configuration.
 type FleetReload struct {
 	Time  time.Time `json:"time"`

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,6 +18,15 @@ func (c *Client) Fleet(ctx context.Context) (*api.HubStatus, error) {
 // ReloadFleet makes a hub read its configuration again.
 func (c *Client) ReloadFleet(ctx context.Context) (*api.FleetReloaded, error) {
 	return Ask[api.FleetReloaded](ctx, c, http.MethodPost, api.ReloadPath, nil)
+}
+
+// PlanFleet asks a hub what a reload would change.
+func (c *Client) PlanFleet(ctx context.Context, q api.FleetPlanQuestion) (*api.FleetPlan, error) {
+	body, err := json.Marshal(q)
+	if err != nil {
+		return nil, err
+	}
+	return Ask[api.FleetPlan](ctx, c, http.MethodPost, api.PlanPath, body)
 }
 
 // FleetLost asks a hub for what is known to be lost of its history.

@@ -32,6 +32,8 @@ type Hub interface {
 	TakeOver(context.Context) (api.FleetTakenOver, error)
 	// Lost returns what is known to be lost of the hub's history.
 	Lost(context.Context) (api.FleetLost, error)
+	// Plan returns what a reload would change.
+	Plan(context.Context, api.FleetPlanQuestion) (api.FleetPlan, error)
 	// Reload reads hub.yaml again. With an error, nothing has changed.
 	Reload(context.Context) (api.FleetReloaded, error)
 }
@@ -53,6 +55,24 @@ func hubRoutes(h Hub) []route {
 		r.Changes = list(r.Changes)
 		return r, err
 	}}
+	plan := route{http.MethodPost, api.PlanPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
+		var question api.FleetPlanQuestion
+		if err := api.ReadBody(w, q, 2*api.MaxPlan, &question); err != nil { // escapes make it longer
+			return nil, err
+		}
+		p, err := h.Plan(q.Context(), question)
+		p.Changes, p.Restart, p.Lists, p.Warnings = list(p.Changes), list(p.Restart), list(p.Lists), list(p.Warnings)
+		for i := range p.Lists {
+			l := &p.Lists[i]
+			l.Gain, l.Lose = list(l.Gain), list(l.Lose)
+			for _, n := range []*api.PlannedNodes{l.Before, l.After} {
+				if n != nil {
+					n.Waves = list(n.Waves)
+				}
+			}
+		}
+		return p, err
+	}}
 	floods := route{http.MethodPost, api.FleetFloodsPath, func(w http.ResponseWriter, q *http.Request) (any, error) {
 		var c api.FleetFloodsChange
 		if err := api.ReadBody(w, q, 1<<20, &c); err != nil {
@@ -71,5 +91,5 @@ func hubRoutes(h Hub) []route {
 		l.Lost = list(l.Lost)
 		return l, err
 	}}
-	return slices.Concat(changeRoutes(h.Change), entriesRoutes(h, h.Flush), refreshRoutes(h.Refresh), versionRoutes(h), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), enforceRoute(h.Enforce), auditRoute(h), reload, floods, takeOver, lost, status})
+	return slices.Concat(changeRoutes(h.Change), entriesRoutes(h, h.Flush), refreshRoutes(h.Refresh), versionRoutes(h), askRoutes(h), consoleRoutes(h), []route{rollRoute(h), enforceRoute(h.Enforce), auditRoute(h), plan, reload, floods, takeOver, lost, status})
 }

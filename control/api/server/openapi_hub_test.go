@@ -111,6 +111,13 @@ func (h hubStub) Enforce(context.Context, string, api.EnforceChange) (e api.Flee
 	return e, nil
 }
 
+func (h hubStub) Plan(context.Context, api.FleetPlanQuestion) (p api.FleetPlan, err error) {
+	if h.whole {
+		p.Lists = []api.PlannedList{{Before: &api.PlannedNodes{}, After: &api.PlannedNodes{Waves: []api.PlannedWave{{Labels: []string{"x"}, Mode: "enforce"}}}, Gain: []string{"x"}}}
+	}
+	return p, nil
+}
+
 func (hubStub) Reload(context.Context) (api.FleetReloaded, error) { return api.FleetReloaded{}, nil }
 
 func (h hubStub) Explain(context.Context, []string, string) (e api.FleetExplanation, err error) {
@@ -170,7 +177,7 @@ func TestHubIsAsDocumented(t *testing.T) {
 	for name, v := range map[string]any{
 		"HubStatus": api.HubStatus{}, "FleetChanged": api.FleetChanged{}, "FleetExplanation": api.FleetExplanation{}, "FleetTop": api.FleetTop{}, "FleetFloods": api.FleetFloods{},
 		"FleetFloodsChange": api.FleetFloodsChange{}, "FleetFloodsChanged": api.FleetFloodsChanged{},
-		"FleetTraced": api.FleetTraced{}, "FleetRoll": api.FleetRoll{}, "FleetRolled": api.FleetRolled{}, "FleetTakenOver": api.FleetTakenOver{}, "FleetLost": api.FleetLost{}, "Term": api.Term{}, "FleetReloaded": api.FleetReloaded{}, "FleetEnforced": api.FleetEnforced{},
+		"FleetTraced": api.FleetTraced{}, "FleetRoll": api.FleetRoll{}, "FleetRolled": api.FleetRolled{}, "FleetTakenOver": api.FleetTakenOver{}, "FleetLost": api.FleetLost{}, "FleetPlan": api.FleetPlan{}, "FleetPlanQuestion": api.FleetPlanQuestion{}, "Term": api.Term{}, "FleetReloaded": api.FleetReloaded{}, "FleetEnforced": api.FleetEnforced{},
 	} {
 		describe(reflect.TypeOf(v), name, schemas)
 	}
@@ -203,6 +210,8 @@ func TestHubIsAsDocumented(t *testing.T) {
 				body = traced
 			case r.path == api.ConsolePath:
 				body = `{"read_only": true}`
+			case r.path == api.PlanPath:
+				body = `{"file": "hub.yaml", "text": "lists: {}"}`
 			case r.path == api.RolloutsPath:
 				body = `{"do": "pause"}`
 			case r.path == api.EnforcePath:

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -285,5 +286,76 @@ func TestReloadFormatAndRestart(t *testing.T) {
 	<-asked
 	if n := entries(); n != 1 {
 		t.Errorf("%d entries after the restart", n)
+	}
+}
+
+// A plan has the changes of a reload, and the nodes whose lists and waves they concern. It changes nothing.
+func TestPlan(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	source := fmt.Sprintf("{sources: [{file: %s}]", f.feed("192.0.2.1"))
+	f.start("lists:\n  drop: " + source + "}\n  web: {labels: [web]}\n")
+	head, _, _ := strings.Cut(f.text, "lists:\n")
+	for name, labels := range map[string][]string{"a": {"web"}, "b": {"web", "canary"}, "c": nil, "gone": {"web"}} {
+		if _, err := f.authority.Enroll(name, labels, []string{f.broker.URL()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.authority.Revoke("gone"); err != nil {
+		t.Fatal(err)
+	}
+	before := f.hub.conf()
+	wave := func(label string, nodes int) []api.PlannedWave {
+		return []api.PlannedWave{{Labels: []string{label}, Mode: "enforce", Nodes: nodes}}
+	}
+	next := head + "rollout: {waves: [{labels: [canary], for: 1h}]}\nlists:\n  drop: " + source + ", labels: [web, absent]}\n  new: " + source + "}\n"
+	want := api.FleetPlan{Lists: []api.PlannedList{
+		{Name: "drop", Before: &api.PlannedNodes{Nodes: 3}, After: &api.PlannedNodes{Nodes: 2, Waves: wave("canary", 1)}, Entries: 1, Lose: []string{"c"}},
+		{Name: "new", After: &api.PlannedNodes{Nodes: 3, Waves: wave("canary", 1)}, Gain: []string{"a", "b", "c"}},
+		{Name: "web", Before: &api.PlannedNodes{Nodes: 2}, Lose: []string{"a", "b"}},
+	}}
+	given, err := f.hub.Plan(t.Context(), api.FleetPlanQuestion{File: "hub.yaml", Text: next})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.text = next
+	there, err := f.hub.Plan(t.Context(), api.FleetPlanQuestion{})
+	if err != nil || !reflect.DeepEqual(there, given) {
+		t.Errorf("of the hub's file: %+v, %v, want\n%+v", there, err, given)
+	}
+	if f.hub.conf() != before || f.hub.lists.get("new") != nil {
+		t.Error("a plan has changed the hub")
+	}
+	r, err := f.hub.Reload(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want.Changes = r.Changes
+	for i := range given.Lists {
+		l := &given.Lists[i]
+		for _, names := range []*[]string{&l.Gain, &l.Lose} {
+			if len(*names) == 0 {
+				*names = nil
+			}
+		}
+	}
+	if !reflect.DeepEqual(given, want) {
+		t.Errorf("%+v, want\n%+v", given, want)
+	}
+
+	f.text = head + "rollout: {waves: [{labels: [absent], for: 1h}]}\nlists:\n  drop: " + source + "}\n"
+	if p, err := f.hub.Plan(t.Context(), api.FleetPlanQuestion{}); err != nil || len(p.Warnings) != 1 || !strings.Contains(p.Warnings[0], "label absent") {
+		t.Errorf("%+v, %v, want a warning of the wave", p, err)
+	}
+	f.text = strings.Replace(next, "servers:", "sites: [\"tls://127.0.0.1:7422\"]\nservers:", 1)
+	f.text = strings.Replace(f.text, "broker: {", "broker: {listen_sites: \"127.0.0.1:7422\", ", 1)
+	if p, err := f.hub.Plan(t.Context(), api.FleetPlanQuestion{}); err != nil || len(p.Restart) != 2 {
+		t.Errorf("%+v, %v, want a restart for sites", p, err)
+	}
+	for text, says := range map[string]string{"lists: 7": "other.yaml:1", strings.Repeat("#", api.MaxPlan+1): "want at most"} {
+		_, err := f.hub.Plan(t.Context(), api.FleetPlanQuestion{File: "other.yaml", Text: text})
+		if bad, ok := errors.AsType[*api.BadRequest](err); !ok || !strings.Contains(bad.Error(), says) {
+			t.Errorf("%.20q: %v, want %q", text, err, says)
+		}
 	}
 }
