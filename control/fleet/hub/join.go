@@ -179,20 +179,21 @@ func (j *Joins) operate(w http.ResponseWriter, q *http.Request, from netip.Addr,
 		fail(status, err.Error())
 		return
 	}
-	if q.URL.Path == api.BackupPath {
+	if q.Method == http.MethodGet && q.URL.Path == api.BackupPath && j.hub.o.Backup != nil {
+		if !j.copying.TryLock() {
+			fail(http.StatusServiceUnavailable, "another copy is under way")
+			return
+		}
+		defer j.copying.Unlock()
 		j.copy(w, o, from)
 		return
 	}
 	j.api.ServeHTTP(w, server.AsOperator(q, o.Name))
 }
 
-// copy sends a standby the keys and the state. The socket does not: who may use it may not read the keys.
+// copy sends a standby the keys and the state, one at a time. The socket does not: who may use it may not read the
+// keys.
 func (j *Joins) copy(w http.ResponseWriter, o authority.Operator, from netip.Addr) {
-	if j.hub.o.Backup == nil || !j.copying.TryLock() {
-		http.Error(w, `{"error": "another copy is under way"}`, http.StatusServiceUnavailable)
-		return
-	}
-	defer j.copying.Unlock()
 	j.mu.Lock()
 	known := j.copies[o.ID] == from
 	j.copies[o.ID] = from
