@@ -200,16 +200,20 @@ func TestFleetFlood(t *testing.T) {
 	}
 	n := &nodesOf{floods: api.FleetFloods{
 		Nodes: []api.NodeFloods{
-			node("edge-1", ruled(1)), node("edge-2", ruled(0)), node("edge-3", nil),
+			node("edge-1", ruled(1)), node("edge-2", ruled(0)), {Node: "edge-3", Floods: node("", nil).Floods, Unmeasured: "update it"},
 			node("edge-4", &api.Flood{Begin: begin, Kind: api.FloodUsers, Of: "packets", Conversing: 0.99}),
 		},
-		Rules: []api.FleetFloodRule{{FloodRule: rule, Nodes: []string{"edge-1", "edge-2"}}},
+		Rules: []api.FleetFloodRule{{FloodRule: rule, Nodes: []string{"edge-1", "edge-2"}, Also: []string{"udp sport 123 ttl 60"}, Measured: 3}},
 	}}
+	n.floods.Rules[0].Conversations, n.floods.Rules[0].Packets = api.FloodShare{Hits: 2, Of: 612, Node: "edge-4"}, api.FloodShare{Of: 9600, Node: "edge-1"}
 	socket := serveHub(t, &hubOf{Asker: n})
 	code, out, log := weir(t, "", "fleet", "flood", "--socket", socket, "--node", "edge-1,edge-2")
 	for _, want := range []string{
 		"FLOOD at 3 of 4 nodes since " + begin.Local().Format(time.TimeOnly) + " (41s)   400 kpps, usual 40 kpps\n",
-		"it is       1  udp length 468 sport 123: NTP answers\n               2 of 4 nodes see it: edge-1, edge-2; 90 kpps\n",
+		"it is       1  udp length 468 sport 123: NTP answers\n               2 of 4 nodes see it: edge-1, edge-2; 90 kpps\n" +
+			"               found as well, for the same packets: udp sport 123 ttl 60\n",
+		"would hit   1: 2 of 612 usual conversations, 0 of 9600 usual packets, at the worst of 3 nodes: edge-4, edge-1\n" +
+			"            not measured: no answer, or only a part, from 1 of 4 nodes: edge-3 (update it)\n",
 		"               at edge-4 MORE THAN USUAL: packets, 99 % of them in conversations\n",
 		"dropped     50 % of it now\n",
 	} {

@@ -27,8 +27,8 @@ func newFleetFlood() *cobra.Command {
 		Use:   "flood",
 		Short: "Show the floods that nodes see, beside each other, and drop them",
 		Long: `Asks the nodes of a fleet what weir flood shows on each. A rule that several
-nodes have found is one line: their packets are added up, and "would hit" is of
-the node where it would hit most.
+nodes have found is one line: their packets are added up. All nodes measure what
+it matches, and "would hit" is of the node where it would hit most.
 
 --apply publishes rules to all nodes, or those with a label. Each node refuses
 what weir limit would refuse there, tries it as weir limit --trial, and ends it
@@ -241,6 +241,9 @@ func printFleetFloods(out io.Writer, f *api.FleetFloods, now time.Time) {
 		fmt.Fprintf(t, "%s\t%s\n", label, text)
 		fmt.Fprintf(t, "\t   %d of %s %s it: %s; %s\n", len(r.Nodes), plural(answered, "node", "nodes"),
 			map[bool]string{true: "sees", false: "see"}[len(r.Nodes) == 1], names(r.Nodes), quantity.SI(r.Rate, 1, "pps"))
+		if len(r.Also) > 0 {
+			fmt.Fprintf(t, "\t   found as well, for the same packets: %s\n", strings.Join(r.Also, "; "))
+		}
 		label = ""
 	}
 	for _, n := range flooded {
@@ -252,8 +255,12 @@ func printFleetFloods(out io.Writer, f *api.FleetFloods, now time.Time) {
 	fmt.Fprintf(t, "dropped\t%s of it now\n", inPercent(f.Dropped()))
 	label = "would hit"
 	for i, r := range f.Rules {
-		fmt.Fprintf(t, "%s\t%d: %v usual conversations, %v usual packets\n", label, i+1, r.Conversations, r.Packets)
+		fmt.Fprintf(t, "%s\t%d: %v usual conversations, %v usual packets, at the worst of %s: %s\n", label, i+1, r.Conversations, r.Packets,
+			plural(max(r.Measured, len(r.Nodes)), "node", "nodes"), names(slices.Compact([]string{r.Conversations.Node, r.Packets.Node})))
 		label = ""
+	}
+	if err := noAnswer(f.Nodes, func(n api.NodeFloods) (name, problem string) { return n.Node, n.Unmeasured }); err != nil {
+		fmt.Fprintf(t, "\tnot measured: %v\n", err)
 	}
 	fmt.Fprintf(t, "do\t%s\n", f.Do())
 	t.Flush()

@@ -71,6 +71,8 @@ type NodeFloods struct {
 	Problem string  `json:"problem,omitempty"` // why there is no answer
 	Floods  *Floods `json:"floods,omitempty"`  // without those that are over; nil: there is no answer
 
+	Unmeasured string `json:"unmeasured,omitempty"` // why it does not say what the rules match
+
 	// Patterns are the ones that the hub has for the node.
 	Patterns []NodePattern `json:"patterns,omitempty"`
 }
@@ -161,9 +163,12 @@ type FleetFloodsChanged struct {
 // FleetFloodRule is a rule that nodes have found, each for itself.
 type FleetFloodRule struct {
 	// Rates and sources are added up, and of the rest the largest counts: of packets and
-	// conversations, what is hit at the node where it is worst. It is proposed only if no node is sure.
+	// conversations, what is hit at the node where it is worst. It is proposed if no node is sure, or if
+	// it hits more than a rule may at one of them.
 	FloodRule
-	Nodes []string `json:"nodes"` // that see it
+	Nodes    []string `json:"nodes"`          // that see it
+	Also     []string `json:"also,omitempty"` // patterns that nodes have found, for which it stands in
+	Measured int      `json:"measured"`       // nodes that say what it matches
 }
 
 // Flooded returns the nodes at which there is a flood.

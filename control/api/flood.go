@@ -71,12 +71,17 @@ type FloodShare struct {
 	Of   int     `json:"of"`
 	Low  float64 `json:"low"`
 	High float64 `json:"high"`
+
+	Node string `json:"node,omitempty"` // of a fleet, where it is this
 }
 
 // String says it as in "2 of 612".
 func (s FloodShare) String() string {
 	return fmt.Sprintf("%d of %d", s.Hits, s.Of)
 }
+
+// Estimate returns the share of those that are known, 0 of none.
+func (s FloodShare) Estimate() float64 { return float64(s.Hits) / float64(max(1, s.Of)) }
 
 // For how long, and on trial, a flood is dropped by default.
 const (

@@ -74,7 +74,11 @@ func (r *readings) DescribeNode(to *wire.Status) {
 
 // Answer implements [node.Daemon].
 func (a *API) Answer(ctx context.Context, what string, question []byte) (any, error) {
-	if what != wire.AskFloods {
+	switch what {
+	case wire.AskFloods:
+	case wire.AskMeasure:
+		return a.floods.Measure(question)
+	default:
 		return a.Explainer.Answer(ctx, what, question)
 	}
 	floods := a.Floods()

@@ -54,7 +54,8 @@ type Floods struct {
 	begins   time.Time  // of the first second above the usual
 	last     time.Time  // the end of the flood's last second, by now
 	saved    time.Time
-	path     string // of the baseline, and with .json of floods; "": neither is saved
+	sample   []flood.Record // of the last second with enough packets of the flood
+	path     string         // of the baseline, and with .json of floods; "": neither is saved
 	write    func(path string, parts ...[]byte) error
 
 	present atomic.Pointer[api.Floods]
@@ -87,7 +88,7 @@ func (f *Floods) Second(s *Second, drops func(verdict.Reason) bool) (begun, ende
 		}
 		if len(found.Rules) > 0 || f.above == floodBegins {
 			f.now = &api.Flood{Begin: f.begins, Of: found.Of, Usual: found.Usual, Rules: []api.FloodRule{}}
-			f.quiet, f.peak, f.rules = 0, 0, nil
+			f.quiet, f.peak, f.rules, f.sample = 0, 0, nil, nil
 			if f.before != nil && f.seconds < goesOn { // it has gone on
 				f.now.Begin, f.now.Usual = f.before.Begin, f.before.Usual
 			}
@@ -204,6 +205,7 @@ func (f *Floods) describe(sample []flood.Record, packets float64, drops func(ver
 	if of < flood.MinRecords { // says nothing: what was said stays
 		return
 	}
+	f.sample = sample
 	largest := func(of map[netip.Addr]int) []netip.Addr {
 		return ordered.Of(maps.Keys(of), func(a, b netip.Addr) int { return cmp.Or(cmp.Compare(of[b], of[a]), a.Compare(b)) })
 	}

@@ -174,8 +174,8 @@ func (d *Detector) Quiet() int { return len(d.recent()) }
 // Usual returns the mean rate of the quiet seconds and its standard deviation, in packets a second.
 func (d *Detector) Usual() (mean, deviation float64) { return rate(d.recent(), 0) }
 
-// base returns the records of the quiet seconds.
-func (d *Detector) base() (all []Record) {
+// Base returns the records of the quiet seconds.
+func (d *Detector) Base() (all []Record) {
 	for i := range d.quiet {
 		all = append(all, d.quiet[i].records...)
 	}
@@ -340,7 +340,7 @@ func (d *Detector) searchEarly(s *second, of int, usual float64, before *Finding
 func takeBack(seconds []second, rules []Found) []second {
 	return slices.DeleteFunc(seconds, func(s second) bool {
 		for i := range rules {
-			packets, conversations := collateral([]Rule{rules[i].Rule}, s.records)
+			packets, conversations := Collateral([]Rule{rules[i].Rule}, s.records)
 			if max(packets.Estimate, conversations.Estimate) > MaxCollateral {
 				return true
 			}
@@ -419,7 +419,7 @@ func (d *Detector) search(s *second, of int, usual float64) *Finding {
 		f.Of = classNames[of-2]
 	}
 	f.Usual, _ = d.Usual()
-	base := d.base()
+	base := d.Base()
 	all := usual
 	if of > 1 { // of the baseline, records of all classes are kept
 		all = f.Usual
@@ -440,7 +440,7 @@ func (d *Detector) search(s *second, of int, usual float64) *Finding {
 		for i := range f.Rules {
 			all = append(all, f.Rules[i].Rule)
 		}
-		packets, conversations := collateral(all, base)
+		packets, conversations := Collateral(all, base)
 		if e.Records < MinRecords || max(packets.Estimate, conversations.Estimate) > MaxCollateral || e.Conversing.Estimate > maxConversing {
 			break
 		}
@@ -503,12 +503,12 @@ func (d *Detector) evidence(u *Rule, s *second, base []Record, g *space) Evidenc
 	e.Share, e.Sources, e.Conversing = NewShare(e.Records, len(s.records)), len(sources), NewShare(conversing, e.Records)
 	e.Rate = e.Share.Estimate * s.rates[0]
 	e.Covered = g.covered(g.setOf(u))
-	e.Packets, e.Conversations = collateral([]Rule{*u}, base)
+	e.Packets, e.Conversations = Collateral([]Rule{*u}, base)
 	return e
 }
 
-// collateral returns what share of packets, and of conversations, rules match together.
-func collateral(rules []Rule, base []Record) (packets, conversations Share) {
+// Collateral returns what share of packets, and of conversations, rules match together.
+func Collateral(rules []Rule, base []Record) (packets, conversations Share) {
 	hits := 0
 	hit := make(map[Flow]bool)
 	for i := range base {

@@ -32,7 +32,7 @@ func learned(d *Detector, r *rand.Rand) (n int) {
 	for range suspectWait + quietWait {
 		x := stretch{1, 200, 0, 1}
 		d.Second(x.of(r))
-		if slices.ContainsFunc(d.base(), func(x Record) bool { return x.SrcPort == 123 }) {
+		if slices.ContainsFunc(d.Base(), func(x Record) bool { return x.SrcPort == 123 }) {
 			n++
 		}
 	}

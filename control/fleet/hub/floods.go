@@ -11,7 +11,6 @@ import (
 	"weir/control/api"
 	"weir/control/fleet/wire"
 	"weir/filter/flood"
-	"weir/filter/ordered"
 )
 
 // maxRate bounds what a node may claim to receive: packets a second.
@@ -19,6 +18,14 @@ const maxRate = 1e12
 
 // Floods implements [server.Asker].
 func (h *Hub) Floods(ctx context.Context, nodes []string) (f api.FleetFloods, err error) {
+	if f, err = h.unmeasured(ctx, nodes); err == nil {
+		err = h.measure(ctx, &f)
+	}
+	return f, err
+}
+
+// unmeasured is [Hub.Floods] with rules as the nodes name them.
+func (h *Hub) unmeasured(ctx context.Context, nodes []string) (f api.FleetFloods, err error) {
 	if nodes, err = h.asker.nodes(nodes); err != nil {
 		return f, err
 	}
@@ -47,13 +54,10 @@ func (h *Hub) Floods(ctx context.Context, nodes []string) (f api.FleetFloods, er
 	}
 	for of, r := range rules {
 		if n := len(r.Addresses); n > 0 {
-			r.Pattern = fmt.Sprintf("%s%s%d sources", of, ofSources, n)
+			r.Pattern = fmt.Sprintf("%s%d sources", of, n)
 		}
 		f.Rules = append(f.Rules, *r)
 	}
-	ordered.By(f.Rules, func(a, b api.FleetFloodRule) int {
-		return cmp.Or(cmp.Compare(b.Rate, a.Rate), strings.Compare(a.Pattern, b.Pattern))
-	})
 	err = h.Do(ctx, func() error {
 		f.Patterns = h.patterns.at(f.Nodes, h.noted.Load().members)
 		return nil
@@ -61,35 +65,31 @@ func (h *Hub) Floods(ctx context.Context, nodes []string) (f api.FleetFloods, er
 	return f, err
 }
 
+func byRate(a, b api.FleetFloodRule) int {
+	return cmp.Or(cmp.Compare(b.Rate, a.Rate), strings.Compare(a.Pattern, b.Pattern))
+}
+
 // ofSources comes before the number of sources in the text of a rule.
 const ofSources = " of "
 
-// conditions returns the text of a rule without its sources, of which each node has others.
+// conditions returns the text of a rule without the number of its sources, of which each node has others.
 func conditions(r api.FloodRule) string {
 	if at := strings.LastIndex(r.Pattern, ofSources); at >= 0 && len(r.Addresses) > 0 {
-		return r.Pattern[:at]
+		return r.Pattern[:at+len(ofSources)]
 	}
 	return r.Pattern
 }
 
 // merged adds to a rule what a node has found.
 func merged(of *api.FleetFloodRule, r api.FloodRule, node string) {
-	of.Nodes = append(of.Nodes, node)
+	of.Nodes = slices.Compact(append(of.Nodes, node))
 	of.Name, of.Proposed = cmp.Or(of.Name, r.Name), of.Proposed && r.Proposed
 	of.Rate, of.Sources = of.Rate+r.Rate, of.Sources+r.Sources
 	of.Share, of.Covered = max(of.Share, r.Share), max(of.Covered, r.Covered)
-	of.Packets, of.Conversations = worse(of.Packets, r.Packets), worse(of.Conversations, r.Conversations)
+	of.Packets, of.Conversations = worse(of.Packets, r.Packets, node), worse(of.Conversations, r.Conversations, node)
 	of.Addresses = append(of.Addresses, r.Addresses...)
 	slices.Sort(of.Addresses)
 	of.Addresses = slices.Compact(of.Addresses)
-}
-
-// worse returns the larger share of the usual traffic. An unknown one is smaller than all.
-func worse(a, b api.FloodShare) api.FloodShare {
-	if a.Of == 0 || b.Of > 0 && b.High > a.High {
-		return b
-	}
-	return a
 }
 
 // checkFloods returns what cannot be true of a node's answer.

@@ -191,7 +191,7 @@ func (h *Hub) followPatterns(ctx context.Context, c api.FleetFloodsChange, ids [
 	}
 	began := time.Now()
 	for {
-		f, err := h.Floods(ctx, nil)
+		f, err := h.unmeasured(ctx, nil)
 		if err != nil {
 			return err
 		}

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"weir/control/api"
 )
 
 // Limits on what is asked and answered, in bytes.
@@ -22,6 +24,7 @@ const (
 	AskExplain = "explain" // an [ExplainQuestion]
 	AskHeavy   = "heavy"   // a [HeavyQuestion]
 	AskFloods  = "floods"  // no question: what a node knows of floods, and drops
+	AskMeasure = "measure" // some patterns, for a [MeasuredRule] of each
 	AskTrace   = "trace"   // one of package api
 	AskSaved   = "saved"   // a [SavedQuestion]
 	AskAssign  = "assign"  // an [AssignQuestion]
@@ -171,6 +174,17 @@ func (h HeavyFlows) Check(q HeavyQuestion) error {
 		}
 	}
 	return nil
+}
+
+// MaxMeasured bounds the rules that a node is asked to measure: it takes some 4 ms for each.
+const MaxMeasured = 32
+
+// MeasuredRule is what a rule matches, by the samples of a node.
+type MeasuredRule struct {
+	Flood         api.FloodShare `json:"flood"` // of its packets: those that rules of the node match, if it has some
+	Packets       api.FloodShare `json:"packets"`
+	Conversations api.FloodShare `json:"conversations"`
+	For           []string       `json:"for,omitempty"` // rules that the node has found, of whose packets it matches 0.9
 }
 
 // Source stands for the hub where a node shows the sources of lists.
