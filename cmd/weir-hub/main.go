@@ -116,7 +116,7 @@ Exit codes: 0 done, 1 failed, 2 wrong command line.`,
 	root.SetVersionTemplate("weir-hub {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(newInit(), newToken(), newOperator(), newEnroll(), newRevoke(), newForget(), newLabel(), newNodes(), newCluster(), newSite(), newRelay(), newBackup(), newRestore(), newFollow(), newCheck(), newRun(), newShare())
+	root.AddCommand(newInit(), newToken(), newOperator(), newEnroll(), newRevoke(), newForget(), newLabel(), newNodes(), newCluster(), newSite(), newRelay(), newRotate(), newBackup(), newRestore(), newFollow(), newCheck(), newRun(), newShare())
 	root.InitDefaultHelpCmd()
 	for _, c := range root.Commands() {
 		if c.Name() == "help" {

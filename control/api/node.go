@@ -60,6 +60,7 @@ type NodeSettings struct {
 	Labels  []string `json:"labels"`
 	Servers []string `json:"servers"`
 	CA      string   `json:"ca_sha256"` // of the certificates, as in its file
+	Issuer  string   `json:"issuer"`    // the pin of that one of them which has issued its own, as in tokens
 }
 
 // Equal reports whether settings are the same. The order of labels says nothing.

@@ -80,6 +80,7 @@ const (
 	NewEpoch       = "new epoch" // of a fleet: the hub's state is an older copy
 	TakeBack       = "take back" // changes that the hub's state had lost
 	TakeOver       = "take over" // from another hub with the same keys
+	Rotate         = "rotate"    // a step of the replacement of the authority's certificate
 	Copy           = "copy"      // of the keys and the state of a hub, by a standby at a new address
 )
 

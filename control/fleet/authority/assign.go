@@ -77,7 +77,7 @@ func (a *Authority) TakeBack(name string, message []byte) (of wire.Assignment, l
 // Assignment returns the assignment of a node as of now, where the hub has some servers. A node that keeps to its file
 // stays at the servers that it has reported.
 func (a *Authority) Assignment(m Member, servers, reported []string) (of wire.Assignment, err error) {
-	of = wire.Assignment{Node: m.Name, Issued: time.Now().UTC(), Labeled: m.labeled(), Labels: m.Labels, Servers: reported, CA: string(a.caPEM)}
+	of = wire.Assignment{Node: m.Name, Issued: time.Now().UTC(), Labeled: m.labeled(), Labels: m.Labels, Servers: reported, CA: string(a.ca.Load().pem)}
 	if m.Site != nil {
 		of.Servers, err = a.ServersOf(*m.Site, servers)
 	}

@@ -37,6 +37,7 @@ import (
 	"time"
 
 	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
 
 	"weir/control/durable"
@@ -82,10 +83,8 @@ func CheckComplete(dir string) error {
 
 // Authority has the keys of a fleet.
 type Authority struct {
-	dir   string
-	ca    *x509.Certificate
-	caKey crypto.Signer
-	caPEM []byte
+	dir string
+	ca  atomic.Pointer[issuers]
 
 	operator, account, stream, system signer
 
@@ -157,20 +156,7 @@ func Init(dir string) (*Authority, error) {
 	if _, err := os.Stat(filepath.Join(dir, fleetFile)); !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: it has the keys of a fleet already, which are not replaced: the nodes trust no others", dir)
 	}
-	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	about := &x509.Certificate{
-		SerialNumber: serial(), Subject: pkix.Name{CommonName: "weir fleet"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(caLife),
-		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
-	}
-	ca, err := x509.CreateCertificate(rand.Reader, about, about, &caKey.PublicKey, caKey)
-	if err != nil {
-		return nil, err
-	}
-	caKeyText, err := keyPEM(caKey)
+	ca, caKey, err := newIssuer(1)
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +168,7 @@ func Init(dir string) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	files := map[string][]byte{caFile: certificatePEM(ca), caKeyFile: caKeyText}
+	files := map[string][]byte{caFile: ca, caKeyFile: caKey}
 	for _, name := range []string{operatorFile, accountFile, streamFile, systemFile, scopeFile} {
 		create := nkeys.CreateAccount
 		if name == operatorFile {
@@ -228,25 +214,17 @@ func (a *Authority) open() (err error) {
 	if err := CheckComplete(a.dir); err != nil {
 		return err
 	}
-	if a.caPEM, err = a.read(caFile); err != nil {
+	ca, err := a.readIssuers()
+	if err != nil {
 		return err
 	}
-	block, _ := pem.Decode(a.caPEM)
-	if block == nil {
-		return fmt.Errorf("%s: not in PEM", caFile)
-	}
-	if a.ca, err = x509.ParseCertificate(block.Bytes); err != nil {
-		return fmt.Errorf("%s: %w", caFile, err)
-	}
-	if a.caKey, err = a.readKey(caKeyFile); err != nil {
-		return err
-	}
-	fleet, err := a.readKey(fleetFile)
+	a.ca.Store(ca)
+	fleet, err := a.readKeys(fleetFile)
 	if err != nil {
 		return err
 	}
 	var ok bool
-	if a.fleet, ok = fleet.(ed25519.PrivateKey); !ok {
+	if a.fleet, ok = fleet[0].(ed25519.PrivateKey); !ok {
 		return fmt.Errorf("%s: not an Ed25519 key", fleetFile)
 	}
 	for _, k := range []struct {
@@ -280,24 +258,28 @@ func (a *Authority) read(name string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-func (a *Authority) readKey(name string) (crypto.Signer, error) {
+// readKeys reads a file of one key or more.
+func (a *Authority) readKeys(name string) (keys []crypto.Signer, err error) {
 	text, err := a.read(name)
 	if err != nil {
 		return nil, err
 	}
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, fmt.Errorf("%s: not in PEM", name)
+	for rest := bytes.TrimSpace(text); len(keys) == 0 || len(rest) > 0; rest = bytes.TrimSpace(rest) {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			return nil, fmt.Errorf("%s: not in PEM", name)
+		}
+		key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		signer, ok := key.(crypto.Signer)
+		if !ok {
+			return nil, fmt.Errorf("%s: not a key to sign with", name)
+		}
+		keys = append(keys, signer)
 	}
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	signer, ok := key.(crypto.Signer)
-	if !ok {
-		return nil, fmt.Errorf("%s: not a key to sign with", name)
-	}
-	return signer, nil
+	return keys, nil
 }
 
 // Key returns the key that lists are signed with.
@@ -403,14 +385,15 @@ func (a *Authority) grant(r enrollment.Request, labels, servers []string) (n enr
 	if err != nil {
 		return n, m, err
 	}
-	der, err := a.certify(key, name, nil, expires, x509.ExtKeyUsageClientAuth)
+	by := a.ca.Load()
+	der, err := by.certify(0, key, name, nil, expires, x509.ExtKeyUsageClientAuth)
 	if err != nil {
 		return n, m, err
 	}
 	sum := sha256.Sum256(der)
 	n = enrollment.Node{
 		Version: enrollment.Version, Name: name, Labels: labels, Servers: servers, Join: terms.Join,
-		CA: string(a.caPEM), Certificate: string(certificatePEM(der)), JWT: token, PublicKey: a.PublicKey(),
+		CA: string(by.pem), Certificate: string(certificatePEM(der)), JWT: token, PublicKey: a.PublicKey(),
 	}
 	m = Member{
 		Name: name, Labels: labels, User: r.User, Certificate: hex.EncodeToString(sum[:]), Enrolled: time.Now().UTC(), Expires: expires.UTC(),
@@ -748,49 +731,53 @@ const ServerName = "weir-hub"
 // ServerTLS returns the configuration of a server, with a certificate for its names
 // and addresses, that requires certificates of clients.
 func (a *Authority) ServerTLS(names []string) (*tls.Config, error) {
-	return a.tls(names, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+	return (&identity{a: a, names: names, usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}).server()
 }
 
 // JoinTLS returns the configuration of a server for hosts that have a token and no certificate. It sends the
 // authority's certificate, which tokens pin.
 func (a *Authority) JoinTLS(names []string) (*tls.Config, error) {
-	c, err := a.tls(names, x509.ExtKeyUsageServerAuth)
-	if err != nil {
-		return nil, err
-	}
-	c.ClientAuth, c.SessionTicketsDisabled = tls.NoClientCert, true
-	c.Certificates[0].Certificate = append(c.Certificates[0].Certificate, a.ca.Raw)
-	return c, nil
+	return (&identity{a: a, names: names, usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, pinned: true}).server()
 }
 
-// ClientTLS returns the configuration of the hub's own connections to servers.
+// ClientTLS returns the configuration of the hub's own connections to servers, as of now.
 func (a *Authority) ClientTLS() (*tls.Config, error) {
-	return a.tls(nil, x509.ExtKeyUsageClientAuth)
+	c, err := a.client().current()
+	if err != nil {
+		return nil, err
+	}
+	return c.Clone(), nil
 }
 
-func (a *Authority) tls(names []string, usage ...x509.ExtKeyUsage) (*tls.Config, error) {
-	der, key, err := a.certificate(ServerName, names, a.ca.NotAfter, usage...) // its key is on no disk
+func (a *Authority) client() *identity {
+	return &identity{a: a, usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+}
+
+// Connecting returns the options of the hub's own connections to servers of a name, "" for that in their URL: each is
+// made with the certificates of its time.
+func (a *Authority) Connecting(server string) ([]nats.Option, error) {
+	own := a.client()
+	first, err := own.current()
 	if err != nil {
 		return nil, err
 	}
-	own, err := tls.X509KeyPair(certificatePEM(der), key)
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	pool.AddCert(a.ca)
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own},
-		ClientCAs: pool, RootCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
-	}, nil
+	c := first.Clone()
+	c.ServerName = server
+	return []nats.Option{nats.Secure(c), nats.ClientTLSConfig(func() (tls.Certificate, error) {
+		c, err := own.current()
+		if err != nil {
+			return tls.Certificate{}, err
+		}
+		return c.Certificates[0], nil
+	}, func() (*x509.CertPool, error) { return a.ca.Load().pool, nil })}, nil
 }
 
 // expiry returns until when a certificate in a file is valid that is made now, for some life. A clock that is years
 // behind would have it expire, by the clocks of all others, before it is used.
 func (a *Authority) expiry(life time.Duration) time.Time {
 	from := time.Now()
-	if from.Before(a.ca.NotBefore) {
-		from = a.ca.NotBefore
+	if begin := a.ca.Load().issuer().NotBefore; from.Before(begin) {
+		from = begin
 	}
 	return from.Add(life)
 }
@@ -809,7 +796,8 @@ func (a *Authority) Expiring(nodes map[string]Member, sites []Site, now time.Tim
 			all = append(all, Expiry{what, at})
 		}
 	}
-	add("authority", a.ca.NotBefore, a.ca.NotAfter, time.Time{})
+	ca := a.ca.Load().issuer()
+	add("authority", ca.NotBefore, ca.NotAfter, time.Time{})
 	for name, m := range nodes {
 		add("node "+name, m.Issued(), m.Expires, m.Revoked)
 	}
@@ -820,14 +808,14 @@ func (a *Authority) Expiring(nodes map[string]Member, sites []Site, now time.Tim
 	return all
 }
 
-// certificate makes a certificate for DNS names and addresses. It is valid as
-// early as the authority's own: the clock of this host may be ahead, or the verifier's behind.
-func (a *Authority) certificate(name string, names []string, until time.Time, usage ...x509.ExtKeyUsage) (der, keyText []byte, err error) {
+// certificate makes a certificate for DNS names and addresses, by one of the authority's. It is valid as
+// early as that one: the clock of this host may be ahead, or the verifier's behind.
+func (i *issuers) certificate(by int, name string, names []string, until time.Time, usage ...x509.ExtKeyUsage) (der, keyText []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err
 	}
-	if der, err = a.certify(&key.PublicKey, name, names, until, usage...); err != nil {
+	if der, err = i.certify(by, &key.PublicKey, name, names, until, usage...); err != nil {
 		return nil, nil, err
 	}
 	keyText, err = keyPEM(key)
@@ -835,10 +823,10 @@ func (a *Authority) certificate(name string, names []string, until time.Time, us
 }
 
 // certify is certificate for a key.
-func (a *Authority) certify(key *ecdsa.PublicKey, name string, names []string, until time.Time, usage ...x509.ExtKeyUsage) ([]byte, error) {
+func (i *issuers) certify(by int, key *ecdsa.PublicKey, name string, names []string, until time.Time, usage ...x509.ExtKeyUsage) ([]byte, error) {
 	about := &x509.Certificate{
 		SerialNumber: serial(), Subject: pkix.Name{CommonName: name},
-		NotBefore: a.ca.NotBefore, NotAfter: until,
+		NotBefore: i.all[by].NotBefore, NotAfter: until,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: usage,
 	}
 	for _, n := range slices.Compact(slices.Sorted(slices.Values(names))) {
@@ -848,7 +836,7 @@ func (a *Authority) certify(key *ecdsa.PublicKey, name string, names []string, u
 			about.DNSNames = append(about.DNSNames, n)
 		}
 	}
-	return x509.CreateCertificate(rand.Reader, about, a.ca, key, a.caKey)
+	return x509.CreateCertificate(rand.Reader, about, i.all[by], key, i.keys[by])
 }
 
 func serial() *big.Int {

@@ -36,8 +36,8 @@ func TestCertificateStart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !leaf.NotBefore.Equal(a.ca.NotBefore) {
-			t.Errorf("%s: valid from %v, the authority from %v", name, leaf.NotBefore, a.ca.NotBefore)
+		if !leaf.NotBefore.Equal(a.ca.Load().issuer().NotBefore) {
+			t.Errorf("%s: valid from %v, the authority from %v", name, leaf.NotBefore, a.ca.Load().issuer().NotBefore)
 		}
 		for _, at := range []time.Duration{-3 * time.Hour, 0, 3 * time.Hour} {
 			if _, err := leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: config.RootCAs, CurrentTime: time.Now().Add(at)}); err != nil {
@@ -55,7 +55,7 @@ func TestCertificateEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	aged(t, a, time.Now().Add(6*365*24*time.Hour)) // this clock is six years behind
-	now := a.ca.NotBefore.Add(time.Hour)
+	now := a.ca.Load().issuer().NotBefore.Add(time.Hour)
 	config, err := a.ServerTLS([]string{"hub.example.net"})
 	if err != nil {
 		t.Fatal(err)
@@ -81,8 +81,8 @@ func TestCertificateEnd(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if until := config.Certificates[0].Leaf.NotAfter; !until.Equal(a.ca.NotAfter) {
-		t.Errorf("the hub's own is valid until %v, the authority's until %v", until, a.ca.NotAfter)
+	if until := config.Certificates[0].Leaf.NotAfter; !until.Equal(a.ca.Load().issuer().NotAfter) {
+		t.Errorf("the hub's own is valid until %v, the authority's until %v", until, a.ca.Load().issuer().NotAfter)
 	}
 }
 
@@ -132,14 +132,18 @@ func TestExpiring(t *testing.T) {
 // aged has the authority's own certificate be valid from an earlier time.
 func aged(t *testing.T, a *Authority, from time.Time) {
 	t.Helper()
-	about := *a.ca
+	ca := *a.ca.Load()
+	about := *ca.issuer()
 	about.NotBefore = from
-	der, err := x509.CreateCertificate(rand.Reader, &about, &about, a.caKey.Public(), a.caKey)
+	der, err := x509.CreateCertificate(rand.Reader, &about, &about, ca.keys[0].Public(), ca.keys[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a.ca, err = x509.ParseCertificate(der); err != nil {
+	c, err := x509.ParseCertificate(der)
+	if err != nil {
 		t.Fatal(err)
 	}
-	a.caPEM = certificatePEM(der)
+	ca.all, ca.pem, ca.pool = []*x509.Certificate{c}, certificatePEM(der), x509.NewCertPool()
+	ca.pool.AddCert(c)
+	a.ca.Store(&ca)
 }

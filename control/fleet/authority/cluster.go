@@ -70,7 +70,7 @@ func (c Cluster) Write(a *Authority, dir string) (made []string, err error) {
 		if net.ParseIP(hosts[i]) != nil {
 			listen = hosts[i]
 		}
-		der, key, err := a.certificate(hosts[i], append([]string{hosts[i]}, c.Names...), a.expiry(siteLife), x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+		der, key, err := a.ca.Load().certificate(0, hosts[i], append([]string{hosts[i]}, c.Names...), a.expiry(siteLife), x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 		if err != nil {
 			return nil, err
 		}
@@ -89,7 +89,7 @@ func (c Cluster) Write(a *Authority, dir string) (made []string, err error) {
 			return nil, err
 		}
 		for name, content := range map[string][]byte{
-			clusterConfig: []byte(text.String()), clusterCA: a.caPEM, clusterCert: certificatePEM(der), clusterKey: key,
+			clusterConfig: []byte(text.String()), clusterCA: a.ca.Load().pem, clusterCert: certificatePEM(der), clusterKey: key,
 		} {
 			if err := durable.WriteFile(filepath.Join(to, name), content); err != nil {
 				return nil, err

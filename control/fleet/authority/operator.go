@@ -43,7 +43,7 @@ func (a *Authority) NewOperator(o Operator) (Operator, string, error) {
 	if err := enrollment.CheckOperator(o.Name); err != nil {
 		return o, "", err
 	}
-	of := enrollment.NewToken(a.ca)
+	of := enrollment.NewToken(a.pinned())
 	o.ID, o.Hash, o.Created = of.ID, hashOf(of.Secret), time.Now().UTC()
 	unlock, err := a.lock()
 	if err != nil {

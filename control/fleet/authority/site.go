@@ -28,6 +28,9 @@ type Site struct {
 	Expires  time.Time `json:"expires"` // the certificate
 	Revoked  time.Time `json:"revoked,omitzero"`
 
+	// Issuers are the pins of the authority's certificates in its file, of which the first one has issued its own.
+	Issuers []string `json:"issuers,omitempty"`
+
 	// Former are users of the site that are revoked since it was enrolled anew.
 	Former map[string]time.Time `json:"former,omitempty"`
 }
@@ -51,19 +54,20 @@ func (a *Authority) EnrollSite(name string, servers, hub []string) (s enrollment
 		return s, errors.New("no server: want tls://HOST:PORT, as nodes of the site reach it")
 	}
 	expires := a.expiry(siteLife)
-	der, key, err := a.certificate(name, names, expires, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+	by := a.ca.Load()
+	der, key, err := by.certificate(0, name, names, expires, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 	if err != nil {
 		return s, err
 	}
 	s = enrollment.Site{
-		Name: name, Hub: hub, CA: string(a.caPEM), Certificate: string(certificatePEM(der)), Key: string(key), PublicKey: a.PublicKey(),
+		Name: name, Hub: hub, CA: string(by.pem), Certificate: string(certificatePEM(der)), Key: string(key), PublicKey: a.PublicKey(),
 	}
 	unlock, err := a.lock()
 	if err != nil {
 		return s, err
 	}
 	defer unlock()
-	m := Site{Name: name, Servers: servers, Enrolled: time.Now().UTC(), Expires: expires.UTC(), Former: make(map[string]time.Time)}
+	m := Site{Name: name, Servers: servers, Enrolled: time.Now().UTC(), Expires: expires.UTC(), Former: make(map[string]time.Time), Issuers: by.pins()}
 	if m.Stream, s.Stream, err = siteUser(name, a.stream, mirrorPermissions(name)); err != nil {
 		return s, err
 	}

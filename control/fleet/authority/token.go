@@ -61,7 +61,7 @@ func (t Token) Ended(now time.Time) string {
 
 // NewToken makes a token with what is set of t, and returns its text, which is not kept.
 func (a *Authority) NewToken(t Token) (Token, string, error) {
-	of := enrollment.NewToken(a.ca)
+	of := enrollment.NewToken(a.pinned())
 	t.ID, t.Hash, t.Created, t.Joined = of.ID, hashOf(of.Secret), time.Now().UTC(), []Joined{}
 	for _, l := range t.Labels {
 		if err := enrollment.CheckLabel(l); err != nil {

@@ -109,7 +109,7 @@ func (b *Server) start() error {
 		}
 		o.LeafNode.TLSConfig, o.LeafNode.TLSTimeout, o.LeafNode.AuthTimeout = o.TLSConfig.Clone(), tlsTimeout, tlsTimeout
 	}
-	own, err := b.o.Authority.ClientTLS()
+	own, err := b.o.Authority.Connecting(authority.ServerName)
 	if err != nil {
 		return err
 	}

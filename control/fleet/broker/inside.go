@@ -62,7 +62,7 @@ func address(listen string) (host string, port int, err error) {
 type inside struct {
 	log    *slog.Logger
 	server *server.Server
-	own    *tls.Config
+	own    []nats.Option // of connections within the process
 	events *nats.Conn
 
 	failed chan string // has room for why the server cannot run
@@ -82,18 +82,17 @@ type inside struct {
 // within the process have a certificate, too. Accounts are loaded before anybody connects: two
 // connections at once that are an account's first would both make its directory, and an account
 // that is loaded beside a connection to the hub removes what the hub has subscribed to there.
-func (i *inside) run(o *server.Options, own *tls.Config, accounts ...string) (err error) {
+func (i *inside) run(o *server.Options, own []nats.Option, accounts ...string) (err error) {
 	i.guard, i.gate = newGuard(i.log), newGate()
 	o.DontListen = true
 	o.TLSConfig = o.TLSConfig.Clone() // not that of sites' servers
 	o.TLSConfig.VerifyConnection = i.guard.hello
-	o.TLSConfig.GetConfigForClient, o.TLSTimeout = i.gate.admit, handshakeTimeout.Seconds()
+	o.TLSConfig.GetConfigForClient, o.TLSTimeout = i.admit(o.TLSConfig.GetConfigForClient), handshakeTimeout.Seconds()
 	if i.server, err = server.NewServer(o); err != nil {
 		return err
 	}
 	i.guard.server = i.server
 	i.own = own
-	i.own.ServerName = authority.ServerName
 	i.failed = make(chan string, 1)
 	i.server.SetLoggerV2(&logger{log: i.log, guard: i.guard, names: i.names, failed: i.failed}, false, false, false)
 	for _, account := range accounts {
@@ -115,6 +114,22 @@ func (i *inside) run(o *server.Options, own *tls.Config, accounts ...string) (er
 	i.ended = make(chan struct{})
 	i.watches.Go(i.watchOver)
 	return nil
+}
+
+// admit returns what has handshakes wait for their turn, and then gives them the server's configuration of that time;
+// nil: it is always the same.
+func (i *inside) admit(current func(*tls.ClientHelloInfo) (*tls.Config, error)) func(*tls.ClientHelloInfo) (*tls.Config, error) {
+	return func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if _, err := i.gate.admit(hello); err != nil || current == nil {
+			return nil, err
+		}
+		c, err := current(hello)
+		if err == nil {
+			c = c.Clone()
+			c.VerifyConnection = i.guard.hello
+		}
+		return c, err
+	}
 }
 
 // listen begins to listen for nodes. It comes after watch and serve: a node that connects before
@@ -161,7 +176,7 @@ func (i *inside) URL() string { return "tls://" + i.server.Addr().String() }
 
 // Options returns how to connect from within the process.
 func (i *inside) Options() []nats.Option {
-	return []nats.Option{nats.InProcessServer(local{i.server}), nats.Secure(i.own), nats.Timeout(handshakeTimeout)}
+	return append([]nats.Option{nats.InProcessServer(local{i.server}), nats.Timeout(handshakeTimeout)}, i.own...)
 }
 
 // Connections returns the number of connections.

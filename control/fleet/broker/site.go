@@ -21,6 +21,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"weir/control/durable"
+	"weir/control/fleet/authority"
 	"weir/control/fleet/enrollment"
 	"weir/control/fleet/wire"
 )
@@ -140,7 +141,8 @@ func (s *Site) start() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := s.run(o, own, stream.Subject, s.account.Subject); err != nil {
+	own.ServerName = authority.ServerName
+	if err := s.run(o, []nats.Option{nats.Secure(own)}, stream.Subject, s.account.Subject); err != nil {
 		return err
 	}
 	if err := s.watch(s.account.Subject, nats.UserJWTAndSeed(e.Events.JWT, e.Events.Seed)); err != nil {

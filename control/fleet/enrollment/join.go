@@ -22,6 +22,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -255,10 +256,15 @@ func Join(ctx context.Context, hub string, t Token, k Keys, name string, again f
 	if err != nil {
 		return Node{}, err
 	}
+	u, err := url.Parse(hub)
+	if err != nil {
+		return Node{}, err
+	}
+	by := t.TLS(u.Hostname())
 	for pause := joinAgain / 8; ; pause = min(2*pause, joinAgain) {
-		n, err := join(ctx, hub, t, r)
+		n, err := join(ctx, hub, by, r)
 		if err == nil {
-			return n, n.take(k, t, r, name)
+			return n, n.take(k, []string{t.CA}, r, name)
 		}
 		_, refused := errors.AsType[Refused](err)
 		_, other := errors.AsType[otherHub](err)
@@ -277,42 +283,76 @@ func Join(ctx context.Context, hub string, t Token, k Keys, name string, again f
 // Renew has the hub at a URL renew the credentials of a node, which it asks once. The node need not be able to connect
 // any more.
 func (n Node) Renew(ctx context.Context, hub string, k Keys, r Request) (next Node, err error) {
-	t := n.pinned()
-	if next, err = join(ctx, hub, t, r); err == nil {
-		err = next.take(k, t, r, n.Name)
+	u, err := url.Parse(hub)
+	if err != nil {
+		return next, err
+	}
+	roots, err := pool(n.CA)
+	if err != nil {
+		return next, err
+	}
+	if next, err = join(ctx, hub, &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: u.Hostname()}, r); err == nil {
+		err = next.take(k, n.authorities(), r, n.Name)
 	}
 	return next, err
 }
 
 // TakeRenewed completes what a hub has answered over the connection of a node, by its keys.
 func (n Node) TakeRenewed(k Keys, r Request, next *Node) error {
-	return next.take(k, n.pinned(), r, n.Name)
+	return next.take(k, n.authorities(), r, n.Name)
 }
 
-// pinned returns a token of the node's fleet that lets nothing join.
-func (n Node) pinned() Token {
-	block, _ := pem.Decode([]byte(n.CA))
+// authorities returns the pins of the certificates that the node trusts, of which the first one issues.
+func (n Node) authorities() (pins []string) {
+	for _, c := range n.roots() {
+		pins = append(pins, Pin(c))
+	}
+	return pins
+}
+
+func (n Node) roots() (all []*x509.Certificate) {
+	for rest := []byte(n.CA); ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			return all
+		}
+		if c, err := x509.ParseCertificate(block.Bytes); err == nil {
+			all = append(all, c)
+		}
+	}
+}
+
+// Issuer returns the pin of that certificate of those it trusts which has issued the node's, "" if none has.
+func (n Node) Issuer() string {
+	block, _ := pem.Decode([]byte(n.Certificate))
 	if block == nil {
-		return Token{}
+		return ""
 	}
-	root, err := x509.ParseCertificate(block.Bytes)
+	own, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
-		return Token{}
+		return ""
 	}
-	return Token{CA: Pin(root)}
+	for _, c := range n.roots() {
+		if own.CheckSignatureFrom(c) == nil {
+			return Pin(c)
+		}
+	}
+	return ""
+}
+
+// IsReplaced reports whether another certificate of the authority issues than the one that has issued the node's.
+func (n Node) IsReplaced() bool {
+	pins := n.authorities()
+	return len(pins) > 1 && n.Issuer() != pins[0]
 }
 
 // join asks once.
-func join(ctx context.Context, hub string, t Token, r Request) (n Node, err error) {
+func join(ctx context.Context, hub string, secure *tls.Config, r Request) (n Node, err error) {
 	body, err := json.Marshal(r)
 	if err != nil {
 		return n, err
 	}
-	u, err := url.Parse(hub)
-	if err != nil {
-		return n, err
-	}
-	by := http.Client{Transport: &http.Transport{TLSClientConfig: t.TLS(u.Hostname()), DisableKeepAlives: true}, Timeout: joinTimeout}
+	by := http.Client{Transport: &http.Transport{TLSClientConfig: secure, DisableKeepAlives: true}, Timeout: joinTimeout}
 	q, err := http.NewRequestWithContext(ctx, http.MethodPost, hub+JoinPath, bytes.NewReader(body))
 	if err != nil {
 		return n, err
@@ -340,21 +380,26 @@ func join(ctx context.Context, hub string, t Token, r Request) (n Node, err erro
 	return n, json.Unmarshal(text, &n)
 }
 
-// take adds the keys to what a hub has answered. It fails unless the node was made for a request with a token.
-func (n *Node) take(k Keys, t Token, r Request, name string) error {
+// take adds the keys to what a hub has answered. It fails unless the node was made for a request, and trusts one of some
+// authorities.
+func (n *Node) take(k Keys, authorities []string, r Request, name string) error {
 	n.Key, n.Seed = k.Key, k.Seed
 	if err := n.check(); err != nil {
 		return fmt.Errorf("what the hub has answered: %w", err)
 	}
 	claims, err := jwt.DecodeUserClaims(n.JWT)
-	if err != nil || claims.Subject != r.User || n.Name != name || !n.IsOf(t) {
+	if err != nil || claims.Subject != r.User || n.Name != name || !n.trusts(authorities) {
 		return errors.New("what the hub has answered is not for this node")
 	}
 	return nil
 }
 
 // IsOf reports whether the node is in the fleet of a token.
-func (n *Node) IsOf(t Token) bool { ca := n.pinned().CA; return ca != "" && ca == t.CA }
+func (n *Node) IsOf(t Token) bool { return n.trusts([]string{t.CA}) }
+
+func (n *Node) trusts(pins []string) bool {
+	return slices.ContainsFunc(n.authorities(), func(p string) bool { return slices.Contains(pins, p) })
+}
 
 // otherHub is why a server is not the hub of a token.
 type otherHub struct{ error }

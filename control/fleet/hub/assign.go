@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -35,6 +36,7 @@ type assigner struct {
 	// What nodes are to have when they were last looked at.
 	stamp authority.Stamp
 	at    []string // the servers
+	ca    []byte   // the certificates that they are to trust
 
 	mu  sync.Mutex
 	all map[string]*assigning // nodes that report other settings, by name
@@ -73,8 +75,9 @@ func (a *assigner) look(ctx context.Context, members map[string]authority.Member
 	servers := a.servers()
 	var due []*assigning
 	a.mu.Lock()
-	reported := a.nodes.reported(stamp != a.stamp || !slices.Equal(servers, a.at), a.all, maxAge, now)
-	a.stamp, a.at = stamp, servers
+	_, ca := a.authority.Next()
+	reported := a.nodes.reported(stamp != a.stamp || !slices.Equal(servers, a.at) || !bytes.Equal(ca, a.ca), a.all, maxAge, now)
+	a.stamp, a.at, a.ca = stamp, servers, ca
 	maps.DeleteFunc(a.all, func(name string, _ *assigning) bool {
 		return !members[name].Revoked.IsZero() || members[name].Name == ""
 	})
@@ -184,11 +187,14 @@ func (h *Hub) assign(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
+			h.rotation.reread()
 			if !h.publisher.decided() || !h.publisher.contest.settled() {
 				continue // another hub may rule the nodes, or this one be an older copy
 			}
 			known := h.noted.Load()
-			h.assigner.look(ctx, known.members, known.stamp, time.Duration(h.conf().MaxAge), now)
+			maxAge := time.Duration(h.conf().MaxAge)
+			h.assigner.look(ctx, known.members, known.stamp, maxAge, now)
+			h.rotation.look(known.members, maxAge, now)
 		}
 	}
 }

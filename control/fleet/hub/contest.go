@@ -257,18 +257,18 @@ func (p *publisher) seek(ctx context.Context) {
 		close(p.contest.looked)
 		p.wake()
 	})
-	own, err := p.authority.ClientTLS()
-	if err != nil {
-		p.log.Error("other hubs with the same keys are not looked for: " + err.Error())
-	}
-	if err != nil || p.broker.cluster() != nil { // two hubs have one stream there, which only one can publish to
+	if p.broker.cluster() != nil { // two hubs have one stream there, which only one can publish to
 		looked()
 		return
 	}
-	own.ServerName = authority.ServerName
 	defer time.AfterFunc(visitTimeout, looked).Stop()
 	for {
-		p.visitAll(ctx, own)
+		if own, err := p.authority.ClientTLS(); err != nil {
+			p.log.Error("other hubs with the same keys are not looked for: " + err.Error())
+		} else {
+			own.ServerName = authority.ServerName
+			p.visitAll(ctx, own)
+		}
 		looked()
 		select {
 		case <-ctx.Done():

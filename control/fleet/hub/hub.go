@@ -91,6 +91,7 @@ type Hub struct {
 	audit     *audit.Log
 	lost      *lostChanges
 	assigner  *assigner
+	rotation  *rotation
 
 	reloading sync.Mutex
 	reloaded  atomic.Pointer[api.FleetReload] // the last one; nil: none
@@ -203,6 +204,7 @@ func (h *Hub) open() (err error) {
 		log: h.o.Log, authority: h.o.Authority, asker: h.asker, nodes: h.nodes,
 		servers: func() []string { return h.conf().Servers }, all: make(map[string]*assigning),
 	}
+	h.rotation = &rotation{log: h.o.Log, authority: h.o.Authority, audit: h.audit, nodes: h.nodes}
 	h.lost = openLost(h.dir.path(lostFile), h.o.Log)
 	h.publisher.asker, h.publisher.listed = h.asker, h.lost
 	h.note()

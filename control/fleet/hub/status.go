@@ -89,7 +89,7 @@ func (h *Hub) Fleet(ctx context.Context) (f api.HubStatus, err error) {
 		one.Collateral = collateral[l.Name]
 	}
 	f.Nodes, f.Ignored = h.nodes.show(members, wanted, time.Duration(h.conf().MaxAge), time.Now())
-	f.Problems = slices.Concat(f.Problems, notEnforcing(f.Nodes), unconnected(f.Nodes, h.nodes.listened(f.Time)), h.assigner.problems())
+	f.Problems = slices.Concat(f.Problems, notEnforcing(f.Nodes), unconnected(f.Nodes, h.nodes.listened(f.Time)), h.assigner.problems(), h.rotation.problems())
 	if g := guarded(h.o.Broker); g != nil {
 		f.Problems = append(f.Problems, g.Problems()...)
 		violations := g.Violations()

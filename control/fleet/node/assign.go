@@ -91,6 +91,9 @@ func (n *Node) takeAssignment(ctx context.Context, question []byte) (wire.Assign
 	}
 	n.useServers(next.Servers)
 	n.log.Info("the hub of the fleet has assigned this node", "labels", strings.Join(next.Labels, ","), "servers", strings.Join(next.Servers, ","))
+	if next.IsReplaced() {
+		poke(n.replaced)
+	}
 	poke(n.reassigned)
 	return wire.Assigned{}, nil
 }

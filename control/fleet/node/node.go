@@ -146,6 +146,7 @@ type Node struct {
 
 	assigning  sync.Mutex    // held while an assignment is taken
 	reassigned chan struct{} // by the hub
+	replaced   chan struct{} // another certificate of the authority issues
 
 	conn atomic.Pointer[nats.Conn] // nil before Run
 	// connected says whether the node is connected to the hub. The connection itself is locked
@@ -167,7 +168,7 @@ func Open(c Config) (*Node, error) {
 	n := &Node{
 		asking: make(chan struct{}, 1),
 		c:      c, log: c.Log, key: c.Enrollment.PublicKey, followers: make(map[string]*follower),
-		catalogs: make(chan message, 16), joined: make(chan struct{}, 1), reports: make(chan struct{}, 1), changed: make(chan struct{}, 1), patterns: make(chan struct{}, 1), reassigned: make(chan struct{}, 1),
+		catalogs: make(chan message, 16), joined: make(chan struct{}, 1), reports: make(chan struct{}, 1), changed: make(chan struct{}, 1), patterns: make(chan struct{}, 1), reassigned: make(chan struct{}, 1), replaced: make(chan struct{}, 1),
 	}
 	n.own.Store(&identity{Node: c.Enrollment, of: c.Enrollment.User()})
 	n.clock.local = time.Now

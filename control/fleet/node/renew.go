@@ -175,15 +175,17 @@ func (n *Node) followRenewal(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-n.replaced:
+			next = time.Time{}
 		case <-time.After(min(time.Minute, life/50)):
 		}
 	}
 }
 
 // renewDue reports whether the certificate is to be renewed: by the hub's clock, or since the hub says that it has
-// expired, or since a renewal was begun.
+// expired, or since another certificate of the authority issues, or since a renewal was begun.
 func (n *Node) renewDue(own *identity) bool {
-	if n.expired.Load() || !n.clock.now().Before(own.RenewAt()) {
+	if n.expired.Load() || own.IsReplaced() || !n.clock.now().Before(own.RenewAt()) {
 		return true
 	}
 	begun, err := loadCredentials(n.nextPath(), own.User())

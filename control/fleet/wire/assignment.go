@@ -69,6 +69,7 @@ func (a Assignment) Settings() api.NodeSettings {
 // SettingsOf returns what a node reports of its settings.
 func SettingsOf(n enrollment.Node) *api.NodeSettings {
 	s := Assignment{Labels: n.Labels, Servers: n.Servers, CA: n.CA}.Settings()
+	s.Issuer = n.Issuer()
 	return &s
 }
 
