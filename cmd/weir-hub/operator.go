@@ -77,6 +77,9 @@ A second token of the same operator does not end the first one.`,
 			return usageError{err}
 		}
 		made.Command = "weir fleet login " + made.URL + " " + made.Text
+		if o.Role == api.RoleStandby {
+			made.Command = "weir hub follow " + made.URL + " " + made.Text + " /root/hub.tar.gz"
+		}
 		if *asJSON {
 			return terminal.PrintJSON(c.OutOrStdout(), made)
 		}

@@ -214,12 +214,16 @@ func printFleetSummary(out io.Writer, f *api.HubStatus) {
 	var counts []string
 	for _, state := range nodeStates {
 		if all := named[state]; len(all) > 0 {
-			counts = append(counts, fmt.Sprintf("%s %d", state, len(all)))
+			text := fmt.Sprintf("%s %d", state, len(all))
+			if state != api.NodeCurrent && state != api.NodeRevoked {
+				text += ": " + names(all)
+			}
+			counts = append(counts, text)
 		}
 	}
 	text := fmt.Sprintf("nodes: %d", len(f.Nodes))
 	if len(counts) > 0 {
-		text += fmt.Sprintf(" (%s), %d of %d that report enforce", strings.Join(counts, ", "), enforcing, living)
+		text += fmt.Sprintf(" (%s), %d of %d that report enforce", strings.Join(counts, "; "), enforcing, living)
 	}
 	add("%s", text)
 	if r := f.Reload; r != nil && r.Error == "" { // else it is among the problems

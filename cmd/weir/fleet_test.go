@@ -220,7 +220,7 @@ func TestFleet(t *testing.T) {
 		!strings.Contains(out, "edge-1") || !strings.Contains(out, "1.2 M") {
 		t.Errorf("%d: %s", code, out)
 	}
-	if code, out, _ = weir(t, "", "fleet", "status", "--socket", socket); code != exitOK || out != "nodes: 2 (current 1, unseen 1), 1 of 1 that report enforce\nlists: 1, with 1.2 M entries, 0 of them manual: weir fleet status --list all\n"+
+	if code, out, _ = weir(t, "", "fleet", "status", "--socket", socket); code != exitOK || out != "nodes: 2 (current 1; unseen 1: edge-2), 1 of 1 that report enforce\nlists: 1, with 1.2 M entries, 0 of them manual: weir fleet status --list all\n"+
 		"list drop: nodes have 5 of 8 nothing, 1 .3, 1 6.9, 1 unknown; they are to have 2 of 8 .3, 6 what they have\n" {
 		t.Errorf("%d: %s", code, out)
 	}
@@ -274,7 +274,7 @@ func TestFleetStatusOfMany(t *testing.T) {
 	socket := serveHub(t, h)
 	code, out, _ := weir(t, "", "fleet", "status", "--socket", socket)
 	if lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n"); code != exitUnfiltered || len(lines) != 10 || lines[0] != "problem: number 0" || lines[4] != "27 more problems: weir fleet status --json has all" ||
-		!strings.HasPrefix(lines[5], "nodes: 500 (current 495, silent 5), 495 of 495 that report enforce") || !strings.HasPrefix(lines[9], "28 more lines about lists") {
+		!strings.HasPrefix(lines[5], "nodes: 500 (current 495; silent 5: edge-0, edge-100, edge-200, edge-300, edge-400), 495 of 495 that report enforce") || !strings.HasPrefix(lines[9], "28 more lines about lists") {
 		t.Errorf("%d:\n%s", code, out)
 	}
 	for _, c := range []struct {

@@ -32,7 +32,7 @@ var machineCommands = map[string]string{
 	"systemctl": `unit=${@: -1}
 line() { sed -n "s/^$1=//p" "$UNITS/$unit.service"; }
 [ "$1" = reload ] && exec $(line ExecReload)
-if [ -f /run/$unit.pid ]; then kill $(cat /run/$unit.pid); while [ -d /proc/$(cat /run/$unit.pid)/fd ]; do sleep 0.05; done; fi
+if [ -f /run/$unit.pid ]; then kill $(cat /run/$unit.pid); while grep -q '^State:.[^Z]' /proc/$(cat /run/$unit.pid)/status; do sleep 0.05; done; fi
 setsid $(line ExecStart) >>/run/$unit.log 2>&1 </dev/null &
 echo $! >/run/$unit.pid`,
 }
@@ -78,7 +78,7 @@ func newMachine(t *testing.T, netns, dir, peer string) *machine {
 cp -a /etc/passwd /etc/group /etc/nsswitch.conf /etc/ld.so.* "$0/etc/"
 grep -q ^weir: "$0/etc/group" || echo weir:x:990: >>"$0/etc/group"
 mount --bind "$0/etc" /etc; mount --bind "$0/lib" /var/lib; mount -t bpf bpf /sys/fs/bpf; mount --bind "$0/run" /run
-cut -d' ' -f4 /proc/self/stat >"$0/holder.new"; mv "$0/holder.new" "$0/holder"
+cut -d' ' -f4 /proc/self/stat >"$0/holder.new"; mount -t proc proc /proc; mv "$0/holder.new" "$0/holder"
 exec sleep infinity`, dir)
 	c.Stderr = os.Stderr
 	if err := start(c, netns); err != nil {

@@ -229,7 +229,7 @@ func (a *Authority) replaceIssuers(at Step, change func(*issuers) error) error {
 		return err
 	}
 	if i := a.ca.Load(); i.step() != at {
-		return fmt.Errorf("the authority's certificate is being replaced already: %w", errStep)
+		return errStep
 	} else if err := change(i); err != nil {
 		return err
 	}
@@ -237,7 +237,7 @@ func (a *Authority) replaceIssuers(at Step, change func(*issuers) error) error {
 	return err
 }
 
-var errStep = errors.New("another command was first")
+var errStep = errors.New("the authority's certificate is being replaced already: weir hub rotate --show says how far")
 
 // identity has a certificate of this process, which is made anew when another certificate of the authority issues.
 type identity struct {
