@@ -174,9 +174,10 @@ func newFlush() *cobra.Command {
 		Use:   "flush LIST",
 		Short: "Remove all manual entries of a list",
 		Long: `Removes all manual entries of a list of the running daemon, at once and without
-a question. What its feed lists stays. To have them back later, save them first
-with weir export or weir entries --json. What would cut off this host, or your
-SSH session, once an allow list has lost its entries, takes --force.`,
+a question. What its feed lists stays. weir export saves them, without their
+times and reasons, and weir import adds them again. What would cut off this
+host, or your SSH session, once an allow list has lost its entries, takes
+--force.`,
 		Example: `  weir flush manual`,
 		Args:    theArgs("LIST"), ValidArgsFunction: completeLists(1),
 	}

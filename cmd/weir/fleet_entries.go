@@ -85,8 +85,8 @@ func newFleetFlush() *cobra.Command {
 		Use:   "flush LIST",
 		Short: "Remove all manual entries of a list on all nodes",
 		Long: `Removes all entries of a list that weir fleet block, allow and import have
-added, without a question. What its feed lists stays. To have them back later,
-save them first with weir fleet entries --json.`,
+added, without a question. What its feed lists stays. weir fleet export saves
+them, without their times and reasons, and weir fleet import adds them again.`,
 		Example: `  weir fleet flush manual`,
 		Args:    theArgs("LIST"),
 	}

@@ -100,7 +100,7 @@ func plannedText(l api.PlannedList) string {
 	fmt.Fprintf(&b, "list %s: ", l.Name)
 	switch {
 	case l.Before == nil:
-		fmt.Fprintf(&b, "new, on %s, once its sources are read", nodes(l.After.Nodes))
+		fmt.Fprintf(&b, "new, on %s", nodes(l.After.Nodes))
 	case l.After == nil:
 		fmt.Fprintf(&b, "removed from %s, with %s", nodes(l.Before.Nodes), entries)
 	case len(l.Gain)+len(l.Lose) == 0:

@@ -400,7 +400,7 @@ func TestFleetPlan(t *testing.T) {
 	}, Warnings: []string{"none has the list"}}}
 	socket := serveHub(t, h)
 	const want = `lists.web: removed
-list new: new, on 8 nodes, once its sources are read; wave 1: rehearse on 1 node with canary; then all
+list new: new, on 8 nodes; wave 1: rehearse on 1 node with canary; then all
 list drop: on 7 nodes instead of 8, 12 entries; no longer on b
 list web: removed from 2 nodes, with 3 entries
 `

@@ -23,7 +23,7 @@ type FleetPlanQuestion struct {
 	Text string `json:"text,omitempty"` // of another configuration; "": of that which a reload reads
 }
 
-// FleetPlan is what a reload would change, and for which nodes.
+// FleetPlan has the changes that a reload would make, and the nodes that they concern.
 type FleetPlan struct {
 	Changes  []string      `json:"changes"`  // a line for each, as of a reload
 	Restart  []string      `json:"restart"`  // those of them that need a restart: a reload refuses all

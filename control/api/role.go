@@ -23,7 +23,7 @@ func RoleFor(method, path string) string {
 	switch {
 	case path == BackupPath:
 		return RoleStandby
-	case method == http.MethodGet, method == http.MethodHead, path == FleetTracePath:
+	case method == http.MethodGet, method == http.MethodHead, path == FleetTracePath, path == PlanPath:
 		return RoleRead
 	case path == EntriesPath, path == FleetFloodsPath, flushes:
 		return RoleBlock

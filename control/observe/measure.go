@@ -11,7 +11,7 @@ import (
 	"weir/filter/flood"
 )
 
-// Measure says what patterns match of the flood that goes on, and of what is usual.
+// Measure says what patterns match of the present flood, and of usual packets.
 func (f *Floods) Measure(question []byte) (all []wire.MeasuredRule, err error) {
 	var patterns []string
 	if err = json.Unmarshal(question, &patterns); err == nil && len(patterns) > wire.MaxMeasured {

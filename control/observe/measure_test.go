@@ -10,7 +10,7 @@ import (
 	"weir/filter/flood"
 )
 
-// What a rule matches is measured with a flood and without. Of a flood that rules match, it is a share of what they do.
+// What a rule matches is measured with a flood and without. Of a flood that rules match, it is a share of their packets.
 func TestMeasure(t *testing.T) {
 	f, s := new(Floods), newScene()
 	ask := func(want string, patterns ...string) []wire.MeasuredRule {

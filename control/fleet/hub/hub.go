@@ -390,7 +390,7 @@ func (h *Hub) enforcing(ctx context.Context, changed *api.FleetChanged, c api.Ch
 	defer look.Stop()
 	for {
 		var pending int
-		changed.Nodes, changed.Enforcing, pending = h.nodes.enforcing(h.noted.Load().members, changed, c, time.Duration(h.conf().MaxAge), time.Now())
+		changed.Nodes, changed.Enforcing, pending = h.nodes.enforcing(h.noted.Load().members, changed, h.publisher.lists.history(changed.List), c, time.Duration(h.conf().MaxAge), time.Now())
 		if pending == 0 || !c.Await || !changed.Published {
 			return
 		}

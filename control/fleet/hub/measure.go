@@ -24,7 +24,7 @@ type measuring struct {
 // measure asks nodes what the rules of all match at each, and leaves one rule of those that match the same. A node
 // that lies can add rules, keep rules that match the same, and make rules look worse. It can hide nothing that others
 // say: the worst is shown. A rule goes only if each node that has found it says that another one matches 0.9 of its
-// packets, and none that this hits more of what is usual there, and more than rules may.
+// packets, and none that this hits more usual packets there, and more than rules may.
 func (h *Hub) measure(ctx context.Context, f *api.FleetFloods) error {
 	ordered.By(f.Rules, func(a, b api.FleetFloodRule) int {
 		last := cmp.Compare(min(1, len(a.Addresses)), min(1, len(b.Addresses)))

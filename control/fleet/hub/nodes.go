@@ -13,6 +13,7 @@ import (
 
 	"weir/control/api"
 	"weir/control/fleet/authority"
+	"weir/control/fleet/store"
 	"weir/control/fleet/wire"
 )
 
@@ -282,8 +283,9 @@ func (n *nodes) observe(members map[string]authority.Member, lists []*managed) m
 }
 
 // enforcing returns how many members there are, how many enforce a change by their reports, and how many
-// that report have not answered yet. A node that drops nothing enforces no entry that blocks.
-func (n *nodes) enforcing(members map[string]authority.Member, changed *api.FleetChanged, c api.Change, maxAge time.Duration, now time.Time) (all, enforcing, pending int) {
+// that report have not answered yet. A node that drops nothing enforces no entry that blocks, and one that has a
+// version of another history has none of the hub's, whatever its number.
+func (n *nodes) enforcing(members map[string]authority.Member, changed *api.FleetChanged, history *store.List, c api.Change, maxAge time.Duration, now time.Time) (all, enforcing, pending int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for name, m := range members {
@@ -297,9 +299,14 @@ func (n *nodes) enforcing(members map[string]authority.Member, changed *api.Flee
 		}
 		i := slices.IndexFunc(from.status.Lists, func(l wire.ListStatus) bool { return l.Name == changed.List })
 		drops := from.status.NotEnforcing() == "" || c.Remove || c.Action == api.Allow
+		var has wire.ListStatus
+		if i >= 0 {
+			has = from.status.Lists[i]
+		}
+		other := history != nil && i >= 0 && history.Compare(wire.Version{Place: has.Active, ID: has.ID, Sum: has.Sum}) > store.Earlier
 		switch {
-		case i < 0 || from.status.Lists[i].Active.Before(changed.Version):
-			if i < 0 || !from.status.Lists[i].Refused {
+		case i < 0 || other || has.Active.Before(changed.Version):
+			if !has.Refused {
 				pending++
 			}
 		case drops:

@@ -98,6 +98,37 @@ func TestFlood(t *testing.T) {
 	t.Logf("%d messages of 20 kB, %d reports ignored", <-done, s.Ignored)
 }
 
+// A node enforces a change by a version of the hub's history, and not by another one with the same or a later number, as
+// after the hub was restored.
+func TestEnforcingHistory(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	f.start("")
+	f.enroll("edge-1")
+	f.change(block("192.0.2.1"))
+	own := f.has(config.FleetBlock)
+	another, later := own, own
+	another.ID, another.Sum = strings.Repeat("A", len(own.ID)), strings.Repeat("0", len(own.Sum))
+	later.Active.Version++
+	later.ID = another.ID
+	changed := &api.FleetChanged{Changed: api.Changed{List: config.FleetBlock}, Version: own.Active}
+	for what, c := range map[string]struct {
+		has                wire.ListStatus
+		enforcing, pending int
+	}{"the hub's": {own, 1, 0}, "another": {another, 0, 1}, "a later one": {later, 0, 1}} {
+		now := time.Now()
+		f.hub.nodes.report(wire.StatusSubject("edge-1"), status(t, wire.Status{Lists: []wire.ListStatus{c.has}}), now)
+		members, err := f.authority.Members()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, enforcing, pending := f.hub.nodes.enforcing(members, changed, f.hub.publisher.lists.history(config.FleetBlock), block("192.0.2.1"), time.Minute, now)
+		if all != 1 || enforcing != c.enforcing || pending != c.pending {
+			t.Errorf("%s: %d of %d enforce, %d may yet, want %d and %d", what, enforcing, all, pending, c.enforcing, c.pending)
+		}
+	}
+}
+
 // A node that is revoked is no problem any more, and one that is forgotten is nowhere.
 func TestForgotten(t *testing.T) {
 	t.Parallel() // it waits a lot

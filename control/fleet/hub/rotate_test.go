@@ -51,7 +51,7 @@ func (f *fleet) awaits(step authority.Step, names string) {
 }
 
 // The certificate of the authority is replaced under changes, with restarts of the hub. Nodes miss no change, and no
-// file of theirs changes by hand. In the end all have the next one, and who has only what is of the former one is
+// file of theirs changes by hand. In the end all have the next one, and a certificate or token of the former one is
 // refused: as a client, as a server, and by its token.
 func TestRotate(t *testing.T) {
 	t.Parallel() // it waits a lot

@@ -437,6 +437,9 @@ func (n *Node) Run(ctx context.Context, d Daemon) error {
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			n.log.Warn("connection to the hub of the fleet: " + err.Error())
+			if refusesUser(err) { // also where another of the servers is tried next, and gives no answer
+				n.denied.Store(true)
+			}
 			poke(n.joined) // what was lost is fetched
 		}),
 	)

@@ -179,7 +179,7 @@ func (h HeavyFlows) Check(q HeavyQuestion) error {
 // MaxMeasured bounds the rules that a node is asked to measure: it takes some 4 ms for each.
 const MaxMeasured = 32
 
-// MeasuredRule is what a rule matches, by the samples of a node.
+// MeasuredRule has the packets that a rule matches, by the samples of a node.
 type MeasuredRule struct {
 	Flood         api.FloodShare `json:"flood"` // of its packets: those that rules of the node match, if it has some
 	Packets       api.FloodShare `json:"packets"`
