@@ -285,8 +285,8 @@ func testKills(t *testing.T, mode, adoption string, mostAnew int) {
 	}
 	d.ready()
 	count()
-	if anew > mostAnew {
-		t.Errorf("%d daemons adopted what was there, and %d did not, want %d at most", adopted, anew, mostAnew)
+	if most := mostAnew + (adopted+anew)/5; anew > most { // by chance, more of more
+		t.Errorf("%d daemons adopted what was there, and %d did not, want %d at most", adopted, anew, most)
 	}
 	stop()
 	h.emptied() // those that come and go are manual entries, too
