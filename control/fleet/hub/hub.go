@@ -388,9 +388,13 @@ func (h *Hub) enforcing(ctx context.Context, changed *api.FleetChanged, c api.Ch
 	defer cancel()
 	look := time.NewTicker(50 * time.Millisecond)
 	defer look.Stop()
+	history := h.publisher.lists.history(changed.List)
+	if history == nil {
+		return // it was removed meanwhile
+	}
 	for {
 		var pending int
-		changed.Nodes, changed.Enforcing, pending = h.nodes.enforcing(h.noted.Load().members, changed, h.publisher.lists.history(changed.List), c, time.Duration(h.conf().MaxAge), time.Now())
+		changed.Nodes, changed.Enforcing, pending = h.nodes.enforcing(h.noted.Load().members, changed, history, c, time.Duration(h.conf().MaxAge), time.Now())
 		if pending == 0 || !c.Await || !changed.Published {
 			return
 		}

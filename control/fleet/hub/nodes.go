@@ -303,9 +303,8 @@ func (n *nodes) enforcing(members map[string]authority.Member, changed *api.Flee
 		if i >= 0 {
 			has = from.status.Lists[i]
 		}
-		other := history != nil && i >= 0 && history.Compare(wire.Version{Place: has.Active, ID: has.ID, Sum: has.Sum}) > store.Earlier
 		switch {
-		case i < 0 || other || has.Active.Before(changed.Version):
+		case i < 0 || has.Active.Before(changed.Version) || history.Compare(wire.Version{Place: has.Active, ID: has.ID, Sum: has.Sum}) > store.Earlier:
 			if !has.Refused {
 				pending++
 			}
