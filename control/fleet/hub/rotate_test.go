@@ -173,6 +173,26 @@ func TestRotateKilled(t *testing.T) {
 	}
 }
 
+// A node whose renewal fails tries again within seconds, so that one answer that is lost does not hold up the step.
+func TestRotateRenewedAgain(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	f.start("")
+	h := f.host("edge-1")
+	f.converged1(h)
+	obstacle := filepath.Join(f.dir, "keys", "nodes", "edge-1.json.new") // the hub cannot record what it grants
+	if err := os.Mkdir(obstacle, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f.rotate()
+	f.awaits(authority.StepIssue, "edge-1")
+	wait.For(t, "a renewal fails", func() bool { return h.Renewal() != nil })
+	if err := os.Remove(obstacle); err != nil {
+		t.Fatal(err)
+	}
+	f.awaits(authority.StepNone, "")
+}
+
 // What cannot be read replaces nothing: the hub goes on by what it has, says so, and issues.
 func TestRotateUnread(t *testing.T) {
 	t.Parallel() // it waits a lot

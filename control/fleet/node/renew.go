@@ -23,8 +23,9 @@ import (
 
 const (
 	renewTimeout = 30 * time.Second // for the hub's answer
-	renewAgain   = 10 * time.Minute // after an attempt without one
-	renewRefused = 6 * time.Hour    // after a refusal
+	renewSoon    = 2 * time.Second  // after the first attempt without one; it doubles up to
+	renewAgain   = 10 * time.Minute
+	renewRefused = 6 * time.Hour // after a refusal
 )
 
 // credentials are a file with what a node has renewed, or is about to.
@@ -153,7 +154,8 @@ func (n *Node) Renewal() *Renewal { return n.renewal.Load() }
 
 // followRenewal renews the node's certificate in time, until ctx is done.
 func (n *Node) followRenewal(ctx context.Context) {
-	var next time.Time // the earliest attempt
+	var next time.Time  // the earliest attempt
+	again := renewAgain // the pause after the last attempt, if that had no answer
 	for {
 		own := n.own.Load()
 		from, until := own.Lives()
@@ -163,11 +165,15 @@ func (n *Node) followRenewal(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
-			pause := min(renewAgain, life/20)
+			pause := life / 10
 			if _, refused := errors.AsType[enrollment.Refused](err); refused {
 				pause = min(renewRefused, life/5)
-			} else if err == nil {
-				pause = life / 10
+			} else if err != nil {
+				if n.renewal.Load() == nil {
+					again = renewSoon / 2
+				}
+				again = min(2*again, renewAgain)
+				pause = min(again, life/20)
 			}
 			next = time.Now().Add(pause/2 + rand.N(pause))
 			n.takeRenewal(err)
@@ -177,7 +183,7 @@ func (n *Node) followRenewal(ctx context.Context) {
 			return
 		case <-n.replaced:
 			next = time.Time{}
-		case <-time.After(min(time.Minute, life/50)):
+		case <-time.After(min(again, time.Minute, life/50)):
 		}
 	}
 }
@@ -247,8 +253,11 @@ func (n *Node) renew(ctx context.Context, own *identity) error {
 	if err := saveJSON(n.credentialsPath(), credentials{own.of, next.Node}); err != nil {
 		return err
 	}
-	if !n.own.CompareAndSwap(own, proved) {
-		return nil // by another file, which what is saved does not follow
+	for ; !n.own.CompareAndSwap(own, proved); proved = own.with(next.Node) {
+		of := own.User()
+		if own = n.own.Load(); own.User() != of {
+			return nil // by another file, which what is saved does not follow
+		} // else it was assigned something meanwhile
 	}
 	if err := durable.Remove(n.nextPath()); err != nil { // it follows a former user by now
 		n.log.Debug(err.Error())
