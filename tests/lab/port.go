@@ -3,6 +3,7 @@ package lab
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"testing"
@@ -65,4 +66,33 @@ func reservePort() (port int, hold *os.File, err error) {
 		return 0, nil, os.NewSyscallError("bind", err)
 	}
 	return of.(*unix.SockaddrInet4).Port, hold, nil
+}
+
+// Hole has an address of FreeAddress neither take connections nor refuse them, as that of a host which is gone.
+func Hole(t testing.TB, address string) {
+	t.Helper()
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(os.NewSyscallError("socket", err))
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrInet4{Addr: at.Addr().As4(), Port: int(at.Port())})
+	}
+	if err == nil {
+		err = unix.Listen(fd, 0)
+	}
+	if err != nil {
+		t.Fatal(os.NewSyscallError("listen", err))
+	}
+	filler, err := net.Dial("tcp", address) // the only one that there is room for
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { filler.Close() })
 }

@@ -23,7 +23,9 @@ import (
 	"weir/control/fleet/store"
 	"weir/control/fleet/wire"
 	"weir/control/list"
+	"weir/tests/lab"
 	"weir/tests/long"
+	"weir/tests/must"
 	"weir/tests/seed"
 	"weir/tests/wait"
 )
@@ -113,6 +115,47 @@ func TestTakeBack(t *testing.T) {
 	}
 	if !found {
 		t.Errorf("the audit does not say what was taken back: %+v", f.hub.Audit(100))
+	}
+}
+
+// While a hub waits for a node that does not come, before it publishes, the others stay connected, also where they know
+// servers that do not answer: they have what it takes back.
+func TestTakeBackStays(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	f.reserve()
+	gone := []string{lab.FreeAddress(t), lab.FreeAddress(t)}
+	servers := []string{"tls://" + f.listen, "tls://" + gone[0], "tls://" + gone[1]}
+	f.start("", servers...)
+	var log record
+	n := follow(t, fleetnode.Config{Enrollment: must.Have(f.authority.Enroll("edge-1", nil, servers)), Directory: t.TempDir(), Log: log.log()})
+	other := f.host("edge-2")
+	f.change(block("192.0.2.1"))
+	f.stop()
+	f.copyOf("hub", "older")
+	f.start("", servers...)
+	f.change(block("192.0.2.2"))
+	want := f.truth()[config.FleetBlock]
+	wait.Until(t, func() error { return hasAll(listOf(n, config.FleetBlock), []string{"192.0.2.2"}) })
+	f.stop()
+	other.stop()
+	if err := os.RemoveAll(filepath.Join(f.dir, "broker")); err != nil {
+		t.Fatal(err)
+	}
+	f.copyOf("older", "hub")
+	f.start("", servers...)
+	<-f.hub.publisher.contest.looked // the hub visits these addresses before it does anything else
+	for _, address := range gone {
+		lab.Hole(t, address)
+	}
+	wait.Until(t, func() error {
+		if got := f.truth()[config.FleetBlock]; got.Diff(want).Len() > 0 {
+			return fmt.Errorf("the hub has %d entries, want %d", got.Len(), want.Len())
+		}
+		return nil
+	})
+	if log.has("connecting anew") == nil {
+		t.Error("the node has left the hub")
 	}
 }
 

@@ -106,6 +106,7 @@ const (
 	reportWithin      = time.Second      // where the hub asks for it
 	askInterval       = 30 * time.Second // for the catalog, while none arrives
 	defaultBeat       = 10 * time.Second // of the hub, before it has said how often it is heard
+	leastPatience     = 10 * time.Second // for a connection, once a server takes it
 	leaveTimeout      = 3 * time.Second  // for an answer of the only server, where the hub is not heard
 	askTimeout        = 5 * time.Second
 	askAgain          = time.Second // where there was no answer
@@ -491,9 +492,9 @@ func (n *Node) followPatterns(ctx context.Context) {
 // each node.
 func (n *Node) patience() time.Duration {
 	if len(n.current().Servers) > 1 {
-		return dialTimeout
+		return leastPatience
 	}
-	return 3 * dialTimeout
+	return 3 * leastPatience
 }
 
 // delays counts the connections that determine how long a node waits before the next one.
@@ -721,17 +722,24 @@ func (n *Node) beats() (heard time.Time, beat time.Duration) {
 	return n.heard, beat
 }
 
-// leave makes the connection anew, over which the hub is not heard, unless that cannot help: the only
-// server answers, or what it sends fills the link.
+// leave makes the connection anew, over which the hub is not heard, unless that cannot help: its server answers and no
+// other one does, as while a restored hub takes back what its nodes have, or what it sends fills the link.
 func (n *Node) leave() {
 	conn := n.conn.Load()
 	before := n.servers.read.Load()
 	switch answers := conn.FlushTimeout(leaveTimeout) == nil; {
-	case answers && len(n.current().Servers) < 2, !answers && n.servers.read.Load() != before:
+	case answers && !n.provesAnother(conn.ConnectedUrl()), !answers && n.servers.read.Load() != before:
 		return
 	}
 	n.log.Warn("the hub of the fleet is not heard over this connection, connecting anew")
 	_ = conn.ForceReconnect() // closed: the node ends
+}
+
+// provesAnother reports whether another server than the connected one takes the node.
+func (n *Node) provesAnother(connected string) bool {
+	others := n.current()
+	others.Servers = slices.DeleteFunc(slices.Clone(others.Servers), func(s string) bool { return s == connected })
+	return len(others.Servers) > 0 && n.prove(others) == nil
 }
 
 // reportAfter returns how long after the last report the next one is due. A hub that has just started

@@ -22,8 +22,9 @@ import (
 )
 
 const (
-	// dialTimeout bounds the time for a connection, with looking its server's name up.
-	dialTimeout = 10 * time.Second
+	// dialTimeout bounds the time until a server takes a connection, with looking its name up: a second attempt of TCP
+	// and its answer. Addresses that have gone are not to keep a node from a hub that waits for it.
+	dialTimeout = 4 * time.Second
 
 	// maxAddresses bounds the addresses of a server that are tried, and protected.
 	maxAddresses = 16
