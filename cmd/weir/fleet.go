@@ -131,6 +131,7 @@ func printEnforcing(c *cobra.Command, changed *api.FleetChanged) {
 	switch {
 	case !changed.Published:
 		fmt.Fprintln(c.OutOrStdout(), notPublished)
+	case changed.Nodes == 0 && changed.Added+changed.Removed == 0: // there is no change
 	case changed.Enforcing < changed.Nodes:
 		fmt.Fprintf(c.OutOrStdout(), "in effect on %d of %d nodes: weir fleet status says why not on all\n", changed.Enforcing, changed.Nodes)
 	default:

@@ -31,10 +31,11 @@ const joinLook = 200 * time.Millisecond
 
 // joined describes a host that has joined, in JSON.
 type joined struct {
-	Node    string   `json:"node"`
-	Already bool     `json:"already"` // before
-	Lists   []string `json:"lists"`   // of the fleet, which the host filters by
-	Monitor bool     `json:"monitor"` // it drops nothing
+	Node      string   `json:"node"`
+	Already   bool     `json:"already"`   // before
+	Connected bool     `json:"connected"` // to the hub
+	Lists     []string `json:"lists"`     // of the fleet, which the host filters by
+	Monitor   bool     `json:"monitor"`   // it drops nothing
 
 	anew bool // by another file than before, or the first one
 }
@@ -96,23 +97,7 @@ unless the hub lets that in no more, as one that was revoked: it joins anew.`,
 		defer cancel()
 		j.says = c.ErrOrStderr()
 		j.denied = func(ctx context.Context) bool { return denied(ctx, dial(c, string(j.conf.API.Socket))) }
-		n, already, err := j.join(ctx)
-		if err != nil {
-			return err
-		}
-		done := joined{Node: n.Name, anew: !already}
-		of := dial(c, string(j.conf.API.Socket))
-		s, err := started(ctx, of)
-		if err == nil && (s.Fleet == nil || done.anew) {
-			if _, err = of.Reload(ctx); err != nil {
-				err = fmt.Errorf("this host is node %s, but weir does not follow the fleet yet: %w", n.Name, err)
-			}
-		} else if err == nil {
-			done.Already = already
-		}
-		if err == nil {
-			err = done.follows(ctx, of)
-		}
+		done, err := j.become(ctx, func() *client.Client { return dial(c, string(j.conf.API.Socket)) })
 		if err != nil {
 			return err
 		}
@@ -124,6 +109,9 @@ unless the hub lets that in no more, as one that was revoked: it joins anew.`,
 			text += " already, nothing has changed"
 		}
 		fmt.Fprintf(c.OutOrStdout(), "%s: it filters by %s\n", text, strings.Join(done.Lists, ", "))
+		if !done.Connected {
+			fmt.Fprintln(c.OutOrStdout(), "it is not connected to the hub now: weir status says why")
+		}
 		if done.Monitor {
 			fmt.Fprintln(c.OutOrStdout(), "in monitor mode it drops nothing: set monitor: false in weir.yaml, and weir reload")
 		}
@@ -131,6 +119,36 @@ unless the hub lets that in no more, as one that was revoked: it joins anew.`,
 	}
 	return c
 }
+
+// become makes the host a node, and waits until it filters by a list of the fleet. A node that the hub turns out to let
+// in no more meanwhile joins anew.
+func (j *joining) become(ctx context.Context, dial func() *client.Client) (done joined, err error) {
+	for {
+		n, already, err := j.join(ctx)
+		if err != nil {
+			return done, err
+		}
+		done = joined{Node: n.Name, anew: !already}
+		of := dial()
+		s, err := started(ctx, of)
+		if err == nil && (s.Fleet == nil || done.anew) {
+			if _, err = of.Reload(ctx); err != nil {
+				err = fmt.Errorf("this host is node %s, but weir does not follow the fleet yet: %w", n.Name, err)
+			}
+		} else if err == nil {
+			done.Already = already
+		}
+		if err == nil {
+			err = done.follows(ctx, of)
+		}
+		if !errors.Is(err, errDenied) {
+			return done, err
+		}
+	}
+}
+
+// errDenied means that the hub lets the host in no more.
+var errDenied = errors.New("the hub lets this host in no more")
 
 // started returns the status of the daemon, once that has started.
 func started(ctx context.Context, of *client.Client) (*api.Status, error) {
@@ -178,6 +196,8 @@ func (d *joined) follows(ctx context.Context, of *client.Client) error {
 			why = err.Error()
 		case s.Fleet == nil:
 			why = "the daemon reads another configuration, without fleet"
+		case d.Already && s.Fleet.Denied:
+			return errDenied
 		case s.Fleet.Problem != "":
 			why = s.Fleet.Problem
 		case d.anew && !s.Fleet.Connected:
@@ -185,7 +205,7 @@ func (d *joined) follows(ctx context.Context, of *client.Client) error {
 		case !slices.ContainsFunc(s.Interfaces, func(i api.InterfaceStatus) bool { return i.State == api.Filtered || i.State == api.Unpinned }):
 			why = "it filters no interface"
 		default:
-			d.Monitor = s.Monitor
+			d.Monitor, d.Connected = s.Monitor, s.Fleet.Connected
 			for _, l := range lists.Lists {
 				if strings.HasPrefix(l.Name, config.FleetPrefix) && slices.ContainsFunc(l.Feeds, func(f api.FeedSource) bool {
 					return f.Version != "" && f.Version != new(api.Place).String() && f.Failure == ""

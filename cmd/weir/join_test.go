@@ -18,9 +18,12 @@ import (
 	"testing"
 	"time"
 
+	"weir/control/api"
+	"weir/control/api/client"
 	"weir/control/config"
 	"weir/control/fleet/authority"
 	"weir/control/fleet/enrollment"
+	"weir/tests/must"
 	tests "weir/tests/wait"
 )
 
@@ -136,6 +139,33 @@ func TestJoinAlready(t *testing.T) {
 
 // A host keeps its keys until it has an answer, and counts once; where they are revoked, it makes others. Only its
 // owner, and the group of the directory, may read the file.
+// A node that turns out to be let in no more while the command waits joins anew.
+func TestJoinDeniedLater(t *testing.T) {
+	dir := t.TempDir()
+	file, enroll := filepath.Join(dir, "weir.yaml"), filepath.Join(dir, "fleet.json")
+	a := must.Have(authority.Init(filepath.Join(dir, "keys")))
+	_, token, err := a.NewToken(authority.Token{Count: 1, Expires: time.Now().Add(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	must.Write(t, enroll, string(must.Have(must.Have(a.Enroll("edge-1", nil, []string{"tls://127.0.0.1:4222"})).Marshal())))
+	must.Write(t, file, "interfaces: [eth0]\nfleet: {enroll: "+enroll+"}\n")
+	socket := serveDaemon(t, &fakeDaemon{status: api.Status{Fleet: &api.Fleet{Node: "edge-1", Denied: true}}})
+	asked, errAsked := 0, errors.New("asked again")
+	timed, end := context.WithTimeout(t.Context(), 20*time.Second)
+	defer end()
+	ctx, cancel := context.WithCancelCause(timed)
+	j := joining{hub: "https://127.0.0.1:1", token: must.Have(enrollment.ParseToken(token)), file: file, says: io.Discard, denied: func(context.Context) bool {
+		if asked++; asked > 1 {
+			cancel(errAsked)
+		}
+		return asked > 1
+	}}
+	if _, err := j.become(ctx, func() *client.Client { return client.Dial(socket) }); asked != 2 || !errors.Is(context.Cause(ctx), errAsked) {
+		t.Errorf("asked %d times: %v", asked, err)
+	}
+}
+
 func TestJoinAsks(t *testing.T) {
 	for _, revoked := range []bool{false, true} {
 		t.Run(fmt.Sprintf("revoked %t", revoked), func(t *testing.T) { testJoinAsks(t, revoked) })
