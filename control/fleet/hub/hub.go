@@ -392,6 +392,9 @@ func (h *Hub) enforcing(ctx context.Context, changed *api.FleetChanged, c api.Ch
 	if history == nil {
 		return // it was removed meanwhile
 	}
+	if stamp, err := h.o.Authority.Stamp(); err == nil && stamp != h.noted.Load().stamp { // a node was enrolled, or revoked
+		_ = h.Do(ctx, func() error { h.note(); return nil })
+	}
 	for {
 		var pending int
 		changed.Nodes, changed.Enforcing, pending = h.nodes.enforcing(h.noted.Load().members, changed, history, c, time.Duration(h.conf().MaxAge), time.Now())

@@ -98,6 +98,25 @@ func TestFlood(t *testing.T) {
 	t.Logf("%d messages of 20 kB, %d reports ignored", <-done, s.Ignored)
 }
 
+// A change is counted at the nodes that are enrolled when it is made.
+func TestEnforcingMembers(t *testing.T) {
+	t.Parallel() // it waits a lot
+	f := newFleet(t)
+	f.start("")
+	for i, change := range []func() error{
+		func() error { _, err := f.authority.Enroll("edge-1", nil, []string{f.broker.URL()}); return err },
+		func() error { _, err := f.authority.Enroll("edge-2", nil, []string{f.broker.URL()}); return err },
+		func() error { return f.authority.Revoke("edge-1") },
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.change(block(fmt.Sprintf("192.0.2.%d", i))).Nodes; got != []int{1, 2, 1}[i] {
+			t.Errorf("change %d is counted at %d nodes", i+1, got)
+		}
+	}
+}
+
 // A node enforces a change by a version of the hub's history, and not by another one with the same or a later number, as
 // after the hub was restored.
 func TestEnforcingHistory(t *testing.T) {
