@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -125,7 +126,7 @@ func addedBy(e api.Entry) string {
 	case !e.Manual:
 		return "feed"
 	case e.UID == nil:
-		return "remote"
+		return cmp.Or(e.Client, "remote")
 	case e.User == "":
 		return fmt.Sprintf("uid %d", *e.UID)
 	}

@@ -541,6 +541,8 @@ func origin(m api.Match, now time.Time) string {
 	}
 	if m.UID != nil {
 		text += " of " + userName(*m.UID)
+	} else if m.Client != "" {
+		text += " of " + m.Client
 	}
 	if m.Added != nil {
 		text += ", " + relative(m.Added, now)

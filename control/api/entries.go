@@ -42,6 +42,7 @@ type Entry struct {
 	Origin  string     `json:"origin,omitempty"` // of a decision of CrowdSec, which has the scenario as its reason
 	UID     *uint32    `json:"uid,omitempty"`    // of the user who added it; none: a client of another host did
 	User    string     `json:"user,omitempty"`
+	Client  string     `json:"client,omitempty"` // of another host, who did, as in "operator alice"
 }
 
 // The formats of an export.

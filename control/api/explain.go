@@ -120,6 +120,7 @@ type Match struct {
 	Reason  string     `json:"reason,omitempty"`
 	Origin  string     `json:"origin,omitempty"`        // of a decision of CrowdSec, which has the scenario as its reason
 	UID     *uint32    `json:"uid,omitempty"`           // of the user who added it
+	Client  string     `json:"client,omitempty"`        // of another host, who did
 	Packets *uint64    `json:"total_packets,omitempty"` // that the list has caught; nil: not counted
 }
 

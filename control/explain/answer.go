@@ -48,6 +48,6 @@ func matchesOf(all []Match) []api.Match {
 func (m *Match) api() api.Match {
 	return api.Match{
 		List: m.List, Action: m.Action, Entry: m.Entry, Trial: m.Trial, For: m.For, Derived: m.Derived, NotDerived: m.NotDerived, Source: m.Source, Line: m.Line, Added: m.Added, Listed: m.Listed,
-		Earlier: m.Earlier, Expires: m.Expires, Reason: m.Reason, Origin: m.Origin, UID: m.UID, Packets: m.Packets,
+		Earlier: m.Earlier, Expires: m.Expires, Reason: m.Reason, Origin: m.Origin, UID: m.UID, Client: m.Client, Packets: m.Packets,
 	}
 }

@@ -131,6 +131,7 @@ type Match struct {
 	Reason  string
 	Origin  string  // of a decision of CrowdSec, which has the scenario as its reason
 	UID     *uint32 // of the user who added it
+	Client  string  // of another host, who did
 	Packets *uint64 // that the list has caught; nil: not counted
 }
 

@@ -54,6 +54,7 @@ var (
 const (
 	MaxListLen   = 255
 	MaxReasonLen = 512
+	MaxClientLen = 255
 )
 
 // minGarbage is the number of superseded bytes from which the journal is
@@ -70,6 +71,7 @@ type Entry struct {
 	Expires time.Time // the same; the zero time: never
 	Reason  string    // at most MaxReasonLen bytes
 	UID     uint32    // of the user who added it
+	Client  string    // of another host, who did, at most MaxClientLen bytes; "": a user of this one
 }
 
 // Change adds an entry, replacing the one with its list and key, or removes

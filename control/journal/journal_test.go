@@ -40,6 +40,7 @@ func nth(n int) Entry {
 		e.Key, e.Reason = key.Source(netip.PrefixFrom(a6, 128)), "seen in the logs"
 	case 2:
 		e.Key, e.Allow, e.List = key.Destination(netip.PrefixFrom(a4, 32)), true, "ours"
+		e.Client = "operator alice"
 	case 3:
 		e.Key, _ = key.Shape{Fields: key.FieldProto | key.FieldDstPort, SrcBits: 32, DstBits: 24}.Of(flow)
 		e.Expires = e.Added.Add(time.Hour)
@@ -474,6 +475,7 @@ func TestRejected(t *testing.T) {
 	for name, spoil := range map[string]func(*Entry){
 		"no list":       func(e *Entry) { e.List = "" },
 		"long list":     func(e *Entry) { e.List = strings.Repeat("x", MaxListLen+1) },
+		"long client":   func(e *Entry) { e.Client = strings.Repeat("x", MaxClientLen+1) },
 		"long reason":   func(e *Entry) { e.Reason = strings.Repeat("x", MaxReasonLen+1) },
 		"host bits":     func(e *Entry) { e.Key = bits.Key },
 		"stray source":  func(e *Entry) { e.Key.Src = netip.MustParseAddr("192.0.2.9") },

@@ -24,6 +24,7 @@ const magic = "weir journal 1\n"
 //	uid       4
 //	key          its length in a byte, then filter/key's serialisation
 //	list         its length in a byte, then the name
+//	client       the same, where the flags have flagClient
 //	reason       the rest
 //
 // The first record of a file that was rewritten states in the field added how long the file was then,
@@ -36,21 +37,26 @@ const magic = "weir journal 1\n"
 const (
 	sumLen     = 8
 	frameLen   = sumLen + 2
-	fixedLen   = frameLen + 1 + 8 + 8 + 4 + 1 + 1 // all but key, list and reason
-	maxBodyLen = fixedLen - frameLen + key.MaxLen + MaxListLen + MaxReasonLen
+	fixedLen   = frameLen + 1 + 8 + 8 + 4 + 1 + 1 // all but key, list, client and reason
+	maxBodyLen = fixedLen - frameLen + key.MaxLen + MaxListLen + 1 + MaxClientLen + MaxReasonLen
 )
 
 const (
 	flagRemove = 1 << iota
 	flagAllow
 	flagWhole // the record has the file's length, and is no change
+	flagClient
 	flagsEnd
 )
 
 // recordLen returns the length of a record whose serialised key has keyLen
 // bytes.
-func recordLen(keyLen int, list, reason string) int64 {
-	return int64(fixedLen + keyLen + len(list) + len(reason))
+func recordLen(keyLen int, list, client, reason string) int64 {
+	n := int64(fixedLen + keyLen + len(list) + len(reason))
+	if client != "" {
+		n += 1 + int64(len(client))
+	}
+	return n
 }
 
 // wholeLen is the length of a record of a file's length.
@@ -72,12 +78,14 @@ func appendRecord(b []byte, base int64, c Change) ([]byte, error) {
 		return nil, fmt.Errorf("key %v is not canonical", c.Key)
 	case c.List == "" || len(c.List) > MaxListLen:
 		return nil, fmt.Errorf("list name of %d bytes: want 1 to %d", len(c.List), MaxListLen)
+	case len(c.Client) > MaxClientLen:
+		return nil, fmt.Errorf("client of %d bytes: want at most %d", len(c.Client), MaxClientLen)
 	case len(c.Reason) > MaxReasonLen:
 		return nil, fmt.Errorf("reason of %d bytes: want at most %d", len(c.Reason), MaxReasonLen)
 	}
 	start := len(b)
 	b = append(b, make([]byte, sumLen)...)
-	b = binary.BigEndian.AppendUint16(b, uint16(recordLen(len(serial), c.List, c.Reason)-frameLen))
+	b = binary.BigEndian.AppendUint16(b, uint16(recordLen(len(serial), c.List, c.Client, c.Reason)-frameLen))
 	var flags byte
 	if c.Remove {
 		flags |= flagRemove
@@ -88,12 +96,18 @@ func appendRecord(b []byte, base int64, c Change) ([]byte, error) {
 	if c.whole > 0 {
 		flags |= flagWhole
 	}
+	if c.Client != "" {
+		flags |= flagClient
+	}
 	b = append(b, flags)
 	b = binary.BigEndian.AppendUint64(b, uint64(millis(c.Added)))
 	b = binary.BigEndian.AppendUint64(b, uint64(millis(c.Expires)))
 	b = binary.BigEndian.AppendUint32(b, c.UID)
 	b = append(append(b, byte(len(serial))), serial...)
 	b = append(append(b, byte(len(c.List))), c.List...)
+	if c.Client != "" {
+		b = append(append(b, byte(len(c.Client))), c.Client...)
+	}
 	b = append(b, c.Reason...)
 	binary.BigEndian.PutUint64(b[start:], hash.Sum(uint64(base)+uint64(start), b[start+sumLen:]))
 	return b, nil
@@ -153,7 +167,17 @@ func parseBody(b []byte) (c Change, err error) {
 		return c, errRecord
 	}
 	name, b, ok := cutShort(b)
-	if !ok || len(name) == 0 || len(b) > MaxReasonLen {
+	if !ok || len(name) == 0 {
+		return c, errRecord
+	}
+	if flags&flagClient != 0 {
+		var client []byte
+		if client, b, ok = cutShort(b); !ok || len(client) == 0 {
+			return c, errRecord
+		}
+		c.Client = string(client)
+	}
+	if len(b) > MaxReasonLen {
 		return c, errRecord
 	}
 	c.List, c.Reason = string(name), string(b)

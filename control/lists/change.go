@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"weir/control/api"
+	"weir/control/audit"
 	"weir/control/journal"
 	"weir/control/list"
 	"weir/control/list/listfile"
@@ -46,7 +47,7 @@ func Entry(name, action string, c api.Change, added time.Time) (journal.Entry, e
 	if action != c.Action {
 		return journal.Entry{}, &api.BadRequest{Err: fmt.Errorf("list %s has action %s: name one with action %s", name, action, c.Action)}
 	}
-	e := journal.Entry{List: name, Allow: action == api.Allow, Added: added, Reason: c.Reason, UID: c.UID}
+	e := journal.Entry{List: name, Allow: action == api.Allow, Added: added, Reason: c.Reason, UID: c.UID, Client: audit.Cut(c.Client, journal.MaxClientLen-len("…"))}
 	if c.TTL > 0 {
 		e.Expires = added.Add(time.Duration(c.TTL * float64(time.Second)))
 	}

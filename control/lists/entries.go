@@ -173,6 +173,7 @@ func entryOf(l ManualEntries, e shownEntry, users map[uint32]string) api.Entry {
 		}
 		out.UID, out.User = &e.UID, name
 	}
+	out.Client = e.Client
 	return out
 }
 

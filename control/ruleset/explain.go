@@ -67,7 +67,7 @@ func (p *Ruleset) describeManual(m *explain.Match) {
 	if !ok {
 		return
 	}
-	m.Added, m.Reason = &e.Added, e.Reason
+	m.Added, m.Reason, m.Client = &e.Added, e.Reason, e.Client
 	if e.UID != api.NoUID {
 		m.UID = &e.UID
 	}

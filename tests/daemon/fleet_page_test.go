@@ -223,6 +223,9 @@ func TestFleetPage(t *testing.T) {
 	if out := hub.run("weir fleet audit"); !strings.Contains(out, "operator alice") {
 		t.Errorf("the audit: %s", out)
 	}
+	if out := hub.run("weir fleet entries"); !strings.Contains(out, "operator alice") {
+		t.Errorf("the entries: %s", out)
+	}
 	hub.run(inText("weir hub operator revoke alice"))
 	if out, err := node.try("weir fleet status --hub paris"); err == nil || !strings.Contains(out, "revoked") {
 		t.Errorf("a token that is revoked: %s, %v", out, err)
