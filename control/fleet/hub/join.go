@@ -115,7 +115,7 @@ func (j *Joins) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		http.NotFound(w, q)
 		return
 	}
-	leave, why := j.enter(network(from))
+	leave, why := j.enter(network(from), false)
 	if why != "" {
 		answer(http.StatusTooManyRequests, enrollment.Refused{Why: why})
 		return
@@ -156,13 +156,13 @@ func (j *Joins) operate(w http.ResponseWriter, q *http.Request, from netip.Addr,
 		w.WriteHeader(status)
 		_ = json.NewEncoder(w).Encode(api.Failure{Error: why}) // the operator asks again
 	}
-	leave, why := j.enter(network(from))
+	o, err := j.hub.o.Authority.OperatorOf(token)
+	leave, why := j.enter(network(from), err == nil)
 	if why != "" {
 		fail(http.StatusTooManyRequests, why)
 		return
 	}
 	defer leave()
-	o, err := j.hub.o.Authority.OperatorOf(token)
 	status := http.StatusUnauthorized
 	if needed := api.RoleFor(q.Method, q.URL.Path); err == nil && !api.MayAs(o.Role, needed) {
 		status, err = http.StatusForbidden, fmt.Errorf("operator %s has the role %s: this takes %s", o.Name, o.Role, needed)
@@ -240,15 +240,16 @@ func (h *Hub) renew(name string, text []byte) (a enrollment.Answer, err error) {
 	return enrollment.Answer{Node: &n}, err
 }
 
-// enter begins a request from a network, or returns why it has to wait.
-func (j *Joins) enter(from netip.Prefix) (leave func(), why string) {
+// enter begins a request from a network, or returns why it has to wait. What is refused holds up no operator who has proved
+// to be one, be it from the same address or from very many.
+func (j *Joins) enter(from netip.Prefix, proved bool) (leave func(), why string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if now := time.Now(); now.Sub(j.minute) >= time.Minute {
 		j.minute, j.refused = now, make(map[netip.Prefix]int)
 	}
 	switch {
-	case j.refused[from] >= maxRefusals || len(j.refused) >= maxAddresses:
+	case !proved && (j.refused[from] >= maxRefusals || len(j.refused) >= maxAddresses):
 		return nil, "too many refused requests from this address: wait a minute"
 	case j.busy[from] >= maxUnderWay:
 		return nil, "too many requests from this address at once"

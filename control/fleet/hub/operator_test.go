@@ -140,6 +140,9 @@ func TestOperatorRefused(t *testing.T) {
 		_, err := by(t, at, revoked).Fleet(t.Context())
 		return err != nil && strings.Contains(err.Error(), "wait a minute")
 	})
+	if _, err := by(t, at, good).Fleet(t.Context()); err != nil {
+		t.Errorf("an operator at the address of who guesses: %v", err)
+	}
 	foreign, err := authority.Init(filepath.Join(t.TempDir(), "keys"))
 	if err != nil {
 		t.Fatal(err)
