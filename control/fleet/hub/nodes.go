@@ -304,7 +304,8 @@ func (n *nodes) enforcing(members map[string]authority.Member, changed *api.Flee
 			has = from.status.Lists[i]
 		}
 		switch {
-		case i < 0 || has.Active.Before(changed.Version) || history.Compare(wire.Version{Place: has.Active, ID: has.ID, Sum: has.Sum}) > store.Earlier:
+		case i < 0 || has.Active.Before(changed.Version) || has.Active.Epoch < history.Epoch() ||
+			history.Compare(wire.Version{Place: has.Active, ID: has.ID, Sum: has.Sum}) > store.Earlier:
 			if !has.Refused {
 				pending++
 			}

@@ -131,21 +131,28 @@ func TestEnforcingHistory(t *testing.T) {
 	later.Active.Version++
 	later.ID = another.ID
 	changed := &api.FleetChanged{Changed: api.Changed{List: config.FleetBlock}, Version: own.Active}
-	for what, c := range map[string]struct {
-		has                wire.ListStatus
-		enforcing, pending int
-	}{"the hub's": {own, 1, 0}, "another": {another, 0, 1}, "a later one": {later, 0, 1}} {
+	counted := func(what string, has wire.ListStatus, wantEnforcing, wantPending int) {
+		t.Helper()
 		now := time.Now()
-		f.hub.nodes.report(wire.StatusSubject("edge-1"), status(t, wire.Status{Lists: []wire.ListStatus{c.has}}), now)
+		f.hub.nodes.report(wire.StatusSubject("edge-1"), status(t, wire.Status{Lists: []wire.ListStatus{has}}), now)
 		members, err := f.authority.Members()
 		if err != nil {
 			t.Fatal(err)
 		}
 		all, enforcing, pending := f.hub.nodes.enforcing(members, changed, f.hub.publisher.lists.history(config.FleetBlock), block("192.0.2.1"), time.Minute, now)
-		if all != 1 || enforcing != c.enforcing || pending != c.pending {
-			t.Errorf("%s: %d of %d enforce, %d may yet, want %d and %d", what, enforcing, all, pending, c.enforcing, c.pending)
+		if all != 1 || enforcing != wantEnforcing || pending != wantPending {
+			t.Errorf("%s: %d of %d enforce, %d may yet, want %d and %d", what, enforcing, all, pending, wantEnforcing, wantPending)
 		}
 	}
+	counted("the hub's", own, 1, 0)
+	counted("another", another, 0, 1)
+	counted("a later one", later, 0, 1)
+	// The hub has begun another epoch since, and knows the versions of the one before no more.
+	if err := f.hub.Do(t.Context(), func() error { return f.hub.publisher.releases.newEpoch(own.Active.Epoch) }); err != nil {
+		t.Fatal(err)
+	}
+	counted("another of before", another, 0, 1)
+	counted("the next epoch's", f.has(config.FleetBlock), 1, 0)
 }
 
 // A node that is revoked is no problem any more, and one that is forgotten is nowhere.

@@ -105,6 +105,9 @@ const (
 // Compare returns how a version stands to those of the list. It is safe for concurrent use.
 func (l *List) Compare(v wire.Version) Verdict { return l.known.Compare(v) }
 
+// Epoch returns the epoch of the last version. It is safe for concurrent use.
+func (l *List) Epoch() uint64 { return l.known.Epoch() }
+
 // Versions returns a copy of the versions since the base.
 func (l *List) Versions() *Versions {
 	k := &l.known
