@@ -240,8 +240,8 @@ func (h *Hub) renew(name string, text []byte) (a enrollment.Answer, err error) {
 	return enrollment.Answer{Node: &n}, err
 }
 
-// enter begins a request from a network, or returns why it has to wait. What is refused holds up no operator who has proved
-// to be one, be it from the same address or from very many.
+// enter begins a request from a network, or returns why it has to wait. Refused requests, of the same address or of very
+// many, hold up no operator whose token is valid.
 func (j *Joins) enter(from netip.Prefix, proved bool) (leave func(), why string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
