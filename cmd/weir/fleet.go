@@ -81,8 +81,8 @@ func newFleetChange(name, short string, change api.Change) *cobra.Command {
 
 When the command returns, the change is on the hub's disk, published to the
 nodes, and says how many of them enforce it, by their reports, for which it
-waits at most seconds. Entries with a TTL expire on each node by
-themselves, also while the hub is down.` + entriesLong,
+waits 5 s at most, 9 s after a start of the hub. Entries with a TTL expire on
+each node by themselves, also while the hub is down.` + entriesLong,
 		Example: "  weir fleet " + name + " 192.0.2.1",
 	}
 	f := c.Flags()

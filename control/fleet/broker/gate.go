@@ -55,7 +55,7 @@ func (g *gate) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	if err != nil {
 		return nil, nil // within the process
 	}
-	t := &turn{address, make(chan struct{})}
+	t, came := &turn{address, make(chan struct{})}, time.Now()
 	g.mu.Lock()
 	g.waiting = append(g.waiting, t)
 	g.next()
@@ -84,7 +84,9 @@ func (g *gate) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		leave()
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.tooLate()
+		if time.Since(came) > shareTimeout { // else it has not waited, as one that has taken the port for another
+			g.tooLate()
+		}
 		return nil, errLate
 	}
 	_ = hello.Conn.SetReadDeadline(time.Now().Add(turnTimeout)) // closed: the handshake says so

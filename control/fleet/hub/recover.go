@@ -48,7 +48,7 @@ type recovered struct {
 func (r recovered) String() string {
 	text := "Changes by commands"
 	if r.changes > 0 {
-		text = fmt.Sprintf("%d changes by commands were taken back from what the keys had signed for %q, and the audit has them. Others", r.changes, r.nodes)
+		text = fmt.Sprintf("Of changes by commands, %d were taken back from what the keys had signed for %s, and the audit has them. Others", r.changes, named(r.nodes))
 	}
 	text += " that no node has are lost: make them again"
 	if r.lost {
