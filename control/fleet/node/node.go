@@ -106,7 +106,6 @@ const (
 	reportWithin      = time.Second      // where the hub asks for it
 	askInterval       = 30 * time.Second // for the catalog, while none arrives
 	defaultBeat       = 10 * time.Second // of the hub, before it has said how often it is heard
-	leastPatience     = 10 * time.Second // for a connection, once a server takes it
 	leaveTimeout      = 3 * time.Second  // for an answer of the only server, where the hub is not heard
 	askTimeout        = 5 * time.Second
 	askAgain          = time.Second // where there was no answer
@@ -492,9 +491,9 @@ func (n *Node) followPatterns(ctx context.Context) {
 // each node.
 func (n *Node) patience() time.Duration {
 	if len(n.current().Servers) > 1 {
-		return leastPatience
+		return dialTimeout
 	}
-	return 3 * leastPatience
+	return 3 * dialTimeout
 }
 
 // delays counts the connections that determine how long a node waits before the next one.

@@ -155,7 +155,7 @@ func (n *Node) Renewal() *Renewal { return n.renewal.Load() }
 // followRenewal renews the node's certificate in time, until ctx is done.
 func (n *Node) followRenewal(ctx context.Context) {
 	var next time.Time  // the earliest attempt
-	again := renewAgain // the pause after the last attempt, if that had no answer
+	again := renewAgain // the pause after an attempt without an answer
 	for {
 		own := n.own.Load()
 		from, until := own.Lives()
@@ -165,14 +165,15 @@ func (n *Node) followRenewal(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
-			pause := life / 10
+			failed := n.renewal.Load() != nil
+			pause, last := life/10, again
+			again = renewAgain
 			if _, refused := errors.AsType[enrollment.Refused](err); refused {
 				pause = min(renewRefused, life/5)
 			} else if err != nil {
-				if n.renewal.Load() == nil {
-					again = renewSoon / 2
+				if again = renewSoon; failed {
+					again = min(2*last, renewAgain)
 				}
-				again = min(2*again, renewAgain)
 				pause = min(again, life/20)
 			}
 			next = time.Now().Add(pause/2 + rand.N(pause))

@@ -22,9 +22,11 @@ import (
 )
 
 const (
-	// dialTimeout bounds the time until a server takes a connection, with looking its name up: a second attempt of TCP
-	// and its answer. Addresses that have gone are not to keep a node from a hub that waits for it.
-	dialTimeout = 4 * time.Second
+	// dialTimeout bounds the time for a connection, with looking its server's name up, and connectTimeout that for an
+	// address to take it: TCP tries twice more within that. Addresses that have gone are not to keep a node from a hub
+	// that waits for it.
+	dialTimeout    = 10 * time.Second
+	connectTimeout = 4 * time.Second
 
 	// maxAddresses bounds the addresses of a server that are tried, and protected.
 	maxAddresses = 16
@@ -166,7 +168,7 @@ func (s *servers) Dial(network, address string) (net.Conn, error) {
 	for i, a := range all {
 		end, _ := ctx.Deadline()
 		s.try(host, all, a)
-		d := net.Dialer{Timeout: time.Until(end) / time.Duration(len(all)-i)}
+		d := net.Dialer{Timeout: min(connectTimeout, time.Until(end)/time.Duration(len(all)-i))}
 		var conn net.Conn
 		if conn, err = d.DialContext(ctx, network, net.JoinHostPort(a.String(), port)); err == nil {
 			s.accepted.Add(1)
