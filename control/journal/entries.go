@@ -3,6 +3,7 @@ package journal
 import (
 	"container/heap"
 	"iter"
+	"unique"
 
 	"weir/filter/key"
 )
@@ -15,8 +16,7 @@ type entries struct {
 	n     int
 	size  int64 // of the records of the present entries
 
-	reason  string             // the last one: entries added together usually share it
-	clients map[string]*string // that have added entries
+	reason string // the last one: entries added together usually share it
 }
 
 type list struct {
@@ -30,42 +30,20 @@ type entry struct {
 	reason         string
 	added, expires int64 // as in a record
 	uid            uint32
-	due            int32   // index in deadlines, -1 for none
-	client         *string // nil: none
+	due            int32                 // index in deadlines, -1 for none
+	client         unique.Handle[string] // which few share
 	allow          bool
 }
 
 func (e *entry) entry() Entry {
 	k, _ := key.Parse([]byte(e.key)) // cannot fail: apply serialised it
 	return Entry{
-		List: e.list.name, Allow: e.allow, Key: k, Reason: e.reason, UID: e.uid, Client: e.by(),
+		List: e.list.name, Allow: e.allow, Key: k, Reason: e.reason, UID: e.uid, Client: e.client.Value(),
 		Added: fromMillis(e.added), Expires: fromMillis(e.expires),
 	}
 }
 
-func (e *entry) size() int64 { return recordLen(len(e.key), e.list.name, e.by(), e.reason) }
-
-// by returns the client that added the entry, "" for none.
-func (e *entry) by() string {
-	if e.client == nil {
-		return ""
-	}
-	return *e.client
-}
-
-// client returns a client as entries have it.
-func (es *entries) client(name string) *string {
-	if name == "" {
-		return nil
-	}
-	if es.clients[name] == nil {
-		if es.clients == nil {
-			es.clients = make(map[string]*string)
-		}
-		es.clients[name] = &name
-	}
-	return es.clients[name]
-}
+func (e *entry) size() int64 { return recordLen(len(e.key), e.list.name, e.client.Value(), e.reason) }
 
 // apply makes a change. Removing an absent entry changes nothing.
 func (es *entries) apply(c Change) {
@@ -104,7 +82,7 @@ func (es *entries) apply(c Change) {
 	es.reason = c.Reason
 	e := &entry{
 		list: l, key: string(serial), reason: c.Reason, added: millis(c.Added), expires: millis(c.Expires),
-		uid: c.UID, client: es.client(c.Client), due: -1, allow: c.Allow,
+		uid: c.UID, client: unique.Make(c.Client), due: -1, allow: c.Allow,
 	}
 	l.entries[e.key] = e
 	es.n++
