@@ -390,6 +390,10 @@ func TestFleetEntries(t *testing.T) {
 	if code, out, _ := weir(t, "", "fleet", "flush", "--socket", socket, "block"); code != exitUnpublished || !strings.Contains(out, "in effect on 7 of 8 nodes") {
 		t.Errorf("%d, %s", code, out)
 	}
+	h.answer = api.FleetChanged{Changed: api.Changed{List: "block"}, Published: true}
+	if code, out, _ := weir(t, "", "fleet", "flush", "--socket", socket, "block"); code != exitOK || out != "removed from list block: 0\n" {
+		t.Errorf("nothing to remove: exit code %d: %s", code, out)
+	}
 }
 
 func TestFleetPlan(t *testing.T) {

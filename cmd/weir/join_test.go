@@ -137,8 +137,6 @@ func TestJoinAlready(t *testing.T) {
 	}
 }
 
-// A host keeps its keys until it has an answer, and counts once; where they are revoked, it makes others. Only its
-// owner, and the group of the directory, may read the file.
 // A node that turns out to be let in no more while the command waits joins anew.
 func TestJoinDeniedLater(t *testing.T) {
 	dir := t.TempDir()
@@ -166,6 +164,8 @@ func TestJoinDeniedLater(t *testing.T) {
 	}
 }
 
+// A host keeps its keys until it has an answer, and counts once; where they are revoked, it makes others. Only its
+// owner, and the group of the directory, may read the file.
 func TestJoinAsks(t *testing.T) {
 	for _, revoked := range []bool{false, true} {
 		t.Run(fmt.Sprintf("revoked %t", revoked), func(t *testing.T) { testJoinAsks(t, revoked) })

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"weir/control/api"
 	"weir/filter/packet"
 	"weir/tests/lab"
 	"weir/tests/long"
@@ -230,19 +231,13 @@ func (f *tasks) settings(servers string, nodes int) {
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
-		var s struct {
-			Nodes []struct {
-				Report *struct {
-					Settings struct{ Servers []string }
-				}
-			}
-		}
+		var s api.HubStatus
 		if err := json.Unmarshal([]byte(out), &s); err != nil {
 			return err
 		}
 		n := 0
 		for _, one := range s.Nodes {
-			if one.Report != nil && strings.Join(one.Report.Settings.Servers, " ") == servers {
+			if one.Report != nil && one.Report.Settings != nil && strings.Join(one.Report.Settings.Servers, " ") == servers {
 				n++
 			}
 		}

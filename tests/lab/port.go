@@ -48,24 +48,33 @@ func FreeAddress(t testing.TB) string {
 // reservePort returns a port, and a socket that is bound to it and does not listen. Linux lets
 // others bind to it by its number, and does not choose it for them.
 func reservePort() (port int, hold *os.File, err error) {
+	if hold, err = bind(0); err != nil {
+		return 0, nil, err
+	}
+	of, err := unix.Getsockname(int(hold.Fd()))
+	if err != nil {
+		hold.Close()
+		return 0, nil, os.NewSyscallError("getsockname", err)
+	}
+	return of.(*unix.SockaddrInet4).Port, hold, nil
+}
+
+// bind returns a socket of TCP that is bound to a port of 127.0.0.1, beside others; 0: the kernel chooses one.
+func bind(port int) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return 0, nil, os.NewSyscallError("socket", err)
+		return nil, os.NewSyscallError("socket", err)
 	}
-	hold = os.NewFile(uintptr(fd), "port")
+	hold := os.NewFile(uintptr(fd), "port")
 	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	if err == nil {
-		err = unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
-	}
-	var of unix.Sockaddr
-	if err == nil {
-		of, err = unix.Getsockname(fd)
+		err = unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
 	}
 	if err != nil {
 		hold.Close()
-		return 0, nil, os.NewSyscallError("bind", err)
+		return nil, os.NewSyscallError("bind", err)
 	}
-	return of.(*unix.SockaddrInet4).Port, hold, nil
+	return hold, nil
 }
 
 // Hole has an address of FreeAddress neither take connections nor refuse them, as that of a host which is gone.
@@ -75,19 +84,12 @@ func Hole(t testing.TB, address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	hold, err := bind(int(at.Port()))
 	if err != nil {
-		t.Fatal(os.NewSyscallError("socket", err))
+		t.Fatal(err)
 	}
-	t.Cleanup(func() { unix.Close(fd) })
-	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
-	if err == nil {
-		err = unix.Bind(fd, &unix.SockaddrInet4{Addr: at.Addr().As4(), Port: int(at.Port())})
-	}
-	if err == nil {
-		err = unix.Listen(fd, 0)
-	}
-	if err != nil {
+	t.Cleanup(func() { hold.Close() })
+	if err := unix.Listen(int(hold.Fd()), 0); err != nil {
 		t.Fatal(os.NewSyscallError("listen", err))
 	}
 	filler, err := net.Dial("tcp", address) // the only one that there is room for
