@@ -286,6 +286,10 @@ func (n *nodes) observe(members map[string]authority.Member, lists []*managed) m
 // that report have not answered yet. A node that drops nothing enforces no entry that blocks, and one that has a
 // version of another history has none of the hub's, whatever its number.
 func (n *nodes) enforcing(members map[string]authority.Member, changed *api.FleetChanged, history *store.List, c api.Change, maxAge time.Duration, now time.Time) (all, enforcing, pending int) {
+	least := changed.Version
+	if epoch := history.Epoch(); epoch > least.Epoch { // all of whose versions have the change
+		least = wire.Place{Epoch: epoch}
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for name, m := range members {
@@ -304,7 +308,7 @@ func (n *nodes) enforcing(members map[string]authority.Member, changed *api.Flee
 			has = from.status.Lists[i]
 		}
 		switch {
-		case i < 0 || has.Active.Before(changed.Version) || has.Active.Epoch < history.Epoch() ||
+		case i < 0 || has.Active.Before(least) ||
 			history.Compare(wire.Version{Place: has.Active, ID: has.ID, Sum: has.Sum}) > store.Earlier:
 			if !has.Refused {
 				pending++

@@ -165,16 +165,18 @@ func (n *Node) followRenewal(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
-			failed := n.renewal.Load() != nil
-			pause, last := life/10, again
-			again = renewAgain
-			if _, refused := errors.AsType[enrollment.Refused](err); refused {
-				pause = min(renewRefused, life/5)
-			} else if err != nil {
-				if again = renewSoon; failed {
-					again = min(2*last, renewAgain)
-				}
+			if n.renewal.Load() == nil {
+				again = 0 // the attempt before has not failed
+			}
+			pause := life / 10
+			switch _, refused := errors.AsType[enrollment.Refused](err); {
+			case refused:
+				again, pause = renewAgain, min(renewRefused, life/5)
+			case err != nil:
+				again = min(max(2*again, renewSoon), renewAgain)
 				pause = min(again, life/20)
+			default:
+				again = renewAgain
 			}
 			next = time.Now().Add(pause/2 + rand.N(pause))
 			n.takeRenewal(err)
